@@ -1,0 +1,47 @@
+# `make demo` and `make test` set up what they need; a second run reuses it.
+PYTHON ?= python3.11
+PYTHON := $(shell command -v $(PYTHON) 2>/dev/null || command -v python3)
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+WHEEL_ENV := .venv-wheel
+
+.PHONY: demo test check unit typed wheel bench clean
+
+demo: $(INSTALLED)
+	$(BIN)/python examples/one_line.py
+	$(BIN)/python examples/free_features.py
+
+test: check unit typed wheel
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+# Once more with every annotated shape and dtype checked at each call.
+typed: $(INSTALLED)
+	$(BIN)/python -m pytest tests -p typed_calls -m "not bad_input and not compiled and not whole_program"
+
+# The built wheel, imported from an environment that holds what it declares and nothing else.
+wheel: $(INSTALLED)
+	rm -rf build/wheel && $(BIN)/python -m build --wheel --outdir build/wheel
+	test -d $(WHEEL_ENV) || $(PYTHON) -m venv $(WHEEL_ENV)
+	$(WHEEL_ENV)/bin/pip install --quiet --constraint constraints.txt build/wheel/*.whl
+	$(WHEEL_ENV)/bin/pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
+	cd build && ../$(WHEEL_ENV)/bin/protosphere doctor
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/losses.py
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'protosphere needs Python 3.11 or newer')"
+	test -d .venv || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf .venv $(WHEEL_ENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

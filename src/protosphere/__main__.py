@@ -1,0 +1,5 @@
+"""``python -m protosphere`` is the command ``protosphere``."""
+
+from protosphere.cli.app import app
+
+app()

@@ -1,0 +1,31 @@
+"""The application: its commands and its own options."""
+
+from typing import Annotated
+
+import typer
+
+from protosphere import __version__
+from protosphere.cli.doctor import doctor
+
+app = typer.Typer(
+    name="protosphere",
+    help="Supervised learning as learning class prototypes on the unit sphere.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+app.command()(doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"protosphere {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Supervised learning as learning class prototypes on the unit sphere."""

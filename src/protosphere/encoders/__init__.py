@@ -1,0 +1,5 @@
+"""Encoders: what turns inputs into features."""
+
+from protosphere.encoders.necks import neck
+
+__all__ = ["neck"]

@@ -1,0 +1,182 @@
+"""Frames of class prototypes: the simplex ETF, the nearest one to given means, and codes where no simplex fits."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from protosphere.geometry.sphere import compute_dtype, normalise
+
+
+def simplex_etf(num_classes: int, dim: int, *, seed: int = 0) -> Float[Tensor, "classes dim"]:
+    """A simplex equiangular tight frame: unit vectors as far apart as K vectors can be, in a random orientation.
+
+    E = √(K/(K−1)) V Uᵀ with cosines −1/(K−1), where V (K × (K−1)) is an orthonormal basis of the complement of
+    the ones vector and U (d × (K−1)) is Haar-distributed with orthonormal columns. It exists for every d ≥ K − 1.
+
+    Args:
+        num_classes: K, at least 2.
+        dim: d, at least K − 1; :func:`separated_code` takes smaller ones.
+        seed: chooses the orientation.
+
+    Returns:
+        One prototype a row, in float64.
+
+    Raises:
+        ValueError: fewer than two classes, or a dimension too small for the simplex.
+
+    >>> frame = simplex_etf(3, 8)
+    >>> (frame @ frame.T).round(decimals=4)
+    tensor([[ 1.0000, -0.5000, -0.5000],
+            [-0.5000,  1.0000, -0.5000],
+            [-0.5000, -0.5000,  1.0000]], dtype=torch.float64)
+    """
+    _check_classes(num_classes)
+    if dim < num_classes - 1:
+        raise ValueError(
+            f"a simplex of {num_classes} classes needs at least {num_classes - 1} dimensions; got {dim} "
+            "(separated_code spreads prototypes as far as fewer dimensions allow)"
+        )
+    return _simplex(num_classes) @ _haar(dim, num_classes - 1, seed).mT
+
+
+def nearest_etf(
+    class_means: Float[Tensor, "classes dim"],
+    *,
+    previous: Float[Tensor, "classes dim"] | None = None,
+    proximity: float = 0.0,
+) -> Float[Tensor, "classes dim"]:
+    """The simplex ETF closest to given class means, optionally held back towards an earlier one.
+
+    argmin_E ‖M − E‖² + λ‖E − E₀‖² over simplex ETFs. All of them have the same norm, so this maximises
+    ⟨E, M + λE₀⟩, and the polar factor of one thin SVD gives it in closed form: U = A Bᵀ where
+    (M + λE₀)ᵀ V = A Σ Bᵀ.
+
+    Args:
+        class_means: M, one a row; only directions relative to each other matter unless there is a ``previous``.
+        previous: E₀, the frame not to move far from.
+        proximity: λ, how much that counts.
+
+    Returns:
+        One prototype a row, in the dtype of the means (float32 or wider), calculated in float64.
+
+    Raises:
+        ValueError: values that are not finite, a shape in which no simplex exists, a negative proximity, or a
+            proximity without a previous frame.
+
+    >>> frame = simplex_etf(4, 6)
+    >>> noisy = 3 * frame + 0.1 * torch.ones_like(frame)
+    >>> bool(torch.allclose(nearest_etf(noisy), frame))
+    True
+    """
+    if class_means.ndim != 2 or class_means.shape[1] < len(class_means) - 1:
+        raise ValueError(
+            "class_means must be a matrix (num_classes, dim) with dim ≥ num_classes − 1, or no simplex exists; "
+            f"got shape {tuple(class_means.shape)}"
+        )
+    _check_classes(len(class_means))
+    _check_finite(class_means, "class_means")
+    if not 0 <= proximity < math.inf:
+        raise ValueError(f"proximity must be a finite number, at least 0; got {proximity}")
+    if (proximity > 0) != (previous is not None):
+        raise ValueError("proximity and previous go together: give both, or neither")
+    target = class_means.double()
+    if previous is not None:
+        if previous.shape != class_means.shape:
+            raise ValueError(
+                f"previous must have the shape of class_means, {tuple(class_means.shape)}; got {tuple(previous.shape)}"
+            )
+        _check_finite(previous, "previous")
+        target = target + proximity * previous.double()
+    simplex = _simplex(len(class_means)).to(target.device)
+    left, _, right = torch.linalg.svd(target.mT @ simplex, full_matrices=False)
+    nearest: Tensor = simplex @ (left @ right).mT
+    return nearest.to(compute_dtype(class_means))
+
+
+def separated_code(num_classes: int, dim: int, *, seed: int = 0, steps: int = 2000) -> Float[Tensor, "classes dim"]:
+    """Unit vectors whose largest cosine is as small as d dimensions allow.
+
+    argmin over unit vectors of max_{i≠j} cos(w_i, w_j). Three cases, the first two in closed form and optimal (Rankin):
+    K ≤ d + 1, the simplex, −1/(K−1); K ≤ 2d, K − d simplices in orthogonal subspaces, 0; beyond, the best found by
+    descent on a log-sum-exp of the cosines that is sharpened from smooth to almost a maximum.
+
+    Args:
+        num_classes: K, at least 2.
+        dim: d, at least 1 (at least 2 for three classes and more).
+        seed: chooses the orientation and the starting point.
+        steps: of the descent, where there is one.
+
+    Returns:
+        One prototype a row, in float64.
+
+    Raises:
+        ValueError: fewer than two classes, or more than two on a line.
+
+    >>> code = separated_code(6, 3)
+    >>> float((code @ code.T - 2 * torch.eye(6)).max().round(decimals=6))
+    0.0
+    """
+    _check_classes(num_classes)
+    if dim < 1 or (dim == 1 and num_classes > 2):
+        raise ValueError(f"{num_classes} classes need at least {min(num_classes - 1, 2)} dimensions; got {dim}")
+    if num_classes <= dim + 1:
+        return simplex_etf(num_classes, dim, seed=seed)
+    if num_classes <= 2 * dim:
+        groups = num_classes - dim
+        sizes = [num_classes // groups + (group < num_classes % groups) for group in range(groups)]
+        blocks: Tensor = torch.block_diag(*(_simplex(size) for size in sizes))
+        return blocks @ _haar(dim, dim, seed).mT
+    return _descend(num_classes, dim, seed, steps)
+
+
+def _simplex(num_classes: int) -> Tensor:
+    """√(K/(K−1)) V: the simplex in its own K − 1 dimensions (Helmert's basis: column j sets j + 1 against 0…j)."""
+    order = torch.arange(1, num_classes, dtype=torch.float64)
+    basis = torch.ones(num_classes, num_classes - 1, dtype=torch.float64).triu()
+    basis[torch.arange(1, num_classes), torch.arange(num_classes - 1)] = -order
+    return basis / (order * (order + 1)).sqrt() * math.sqrt(num_classes / (num_classes - 1))
+
+
+def _haar(rows: int, columns: int, seed: int) -> Tensor:
+    """Orthonormal columns, uniformly distributed: QR of a Gaussian matrix with the signs of R's diagonal fixed."""
+    gaussian = torch.randn(rows, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    q, r = torch.linalg.qr(gaussian)
+    columns_of_fixed_sign: Tensor = q * r.diagonal().sign()
+    return columns_of_fixed_sign
+
+
+def _descend(num_classes: int, dim: int, seed: int, steps: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    code = torch.randn(num_classes, dim, dtype=torch.float64, generator=generator)
+    code = normalise(code).requires_grad_()
+    best, least = code.detach().clone(), math.inf
+    itself = torch.eye(num_classes, dtype=torch.bool)
+    optimizer = torch.optim.Adam([code], lr=0.1)
+    for step in range(steps):
+        progress = step / steps
+        sharpness = 10 * 1000**progress
+        optimizer.param_groups[0]["lr"] = 0.1 * (1 - progress) ** 2
+        unit = normalise(code)
+        pairs = (unit @ unit.mT).masked_fill(itself, -math.inf)
+        largest = float(pairs.detach().max())
+        if largest < least:
+            best, least = unit.detach().clone(), largest
+        optimizer.zero_grad()
+        (pairs * sharpness).flatten().logsumexp(0).div(sharpness).backward()
+        optimizer.step()
+        with torch.no_grad():
+            code.copy_(normalise(code))
+    return best
+
+
+def _check_classes(num_classes: int) -> None:
+    if num_classes < 2:
+        raise ValueError(f"a frame needs at least 2 classes; got {num_classes}")
+
+
+def _check_finite(values: Tensor, name: str) -> None:
+    if not bool(torch.isfinite(values).all()):
+        bad = int((~torch.isfinite(values)).any(1).sum())
+        raise ValueError(f"{name} must be finite; got NaN or infinity in {bad} of {len(values)} rows")

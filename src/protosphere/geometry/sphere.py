@@ -1,0 +1,153 @@
+"""The unit sphere: safe normalisation, and cosines that keep their precision."""
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def compute_dtype(*tensors: Tensor) -> torch.dtype:
+    """The dtype to calculate in: the widest of the inputs, and never narrower than float32.
+
+    >>> compute_dtype(torch.zeros(1, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.float16))
+    torch.float32
+    """
+    dtype = torch.float32
+    for tensor in tensors:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    return dtype
+
+
+def shortest_length(dtype: torch.dtype) -> float:
+    """The length below which a vector counts as zero: the root of the smallest normal number.
+
+    Below it the squared length is no longer a normal number, and the direction cannot be trusted.
+    """
+    return math.sqrt(torch.finfo(dtype).tiny)
+
+
+def inverse_lengths(vectors: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows"]:
+    """1 / ‖v‖ for each vector in float32 or wider, and 0 where the vector counts as zero."""
+    dtype = compute_dtype(vectors)
+    lengths = torch.linalg.vector_norm(vectors.to(dtype), dim=-1)
+    present = (lengths > shortest_length(dtype)) & torch.isfinite(lengths)
+    return torch.where(present, 1 / torch.where(present, lengths, 1), 0)
+
+
+class _Normalise(torch.autograd.Function):
+    """v ↦ v/‖v‖, whose backward projects to the tangent space last and divides by ‖v‖ only once.
+
+    Autograd through the division would form 1/‖v‖³, which overflows for short float32 vectors.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor) -> Tensor:
+        inverse = inverse_lengths(vectors).unsqueeze(-1)
+        unit = vectors.to(inverse.dtype) * inverse
+        ctx.save_for_backward(unit, inverse)
+        ctx.input_dtype = vectors.dtype
+        return unit
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        unit, inverse = ctx.saved_tensors
+        radial = (gradient * unit).sum(-1, keepdim=True)
+        for_vectors: Tensor = (gradient - radial * unit) * inverse
+        return for_vectors.to(ctx.input_dtype)
+
+
+def normalise(vectors: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
+    """Put every vector on the unit sphere.
+
+    u = v / ‖v‖, calculated and returned in float32 or wider.
+
+    A vector shorter than the root of the smallest normal number (1.1e-19 in float32, 1.5e-154 in
+    float64), or so long that its length overflows, has no direction that can be calculated: it
+    maps to zero and receives a zero gradient.
+
+    Args:
+        vectors: any number of leading axes; the last one is the dimension of the sphere's space.
+
+    Returns:
+        Unit vectors (or zeros) of the same shape.
+
+    >>> normalise(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
+    unit: Tensor = _Normalise.apply(vectors)
+    return unit
+
+
+class _Product(torch.autograd.Function):
+    """a bᵀ, forward and backward outside autocast: products in bfloat16 would cost the gradient its digits."""
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
+        ctx.save_for_backward(left, right)
+        with torch.autocast(left.device.type, enabled=False):
+            return left @ right.mT
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        left, right = ctx.saved_tensors
+        with torch.autocast(gradient.device.type, enabled=False):
+            return gradient @ right, gradient.mT @ left
+
+
+def inner_products(
+    left: Float[Tensor, "rows dim"], right: Float[Tensor, "columns dim"]
+) -> Float[Tensor, "rows columns"]:
+    """All inner products of two sets of vectors, in float32 or wider even under autocast."""
+    dtype = compute_dtype(left, right)
+    products: Tensor = _Product.apply(left.to(dtype), right.to(dtype))
+    return products
+
+
+def cosines(left: Float[Tensor, "rows dim"], right: Float[Tensor, "columns dim"]) -> Float[Tensor, "rows columns"]:
+    """The matrix of cosines between two sets of vectors, in float32 or wider.
+
+    cos_ij = a_i·b_j / (‖a_i‖ ‖b_j‖), and 0 where either vector is zero.
+
+    Args:
+        left: one vector a row.
+        right: one vector a row, of the same dimension.
+
+    Returns:
+        One row for each vector of ``left``, one column for each of ``right``.
+
+    Raises:
+        ValueError: the two are not matrices of the same width.
+
+    >>> cosines(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0], [3.0, 0.0]]))
+    tensor([[0., 1.]])
+    """
+    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
+        raise ValueError(
+            "cosines need two matrices of the same width, one vector a row; "
+            f"got shapes {tuple(left.shape)} and {tuple(right.shape)}"
+        )
+    return inner_products(normalise(left), normalise(right))
+
+
+def squared_chords(left: Float[Tensor, "rows dim"], right: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows"]:
+    """Squared distance on the sphere between vectors of the same row.
+
+    q_i = ‖u_i − v_i‖² = 2 − 2 cos(u_i, v_i), and 2 where either vector is zero. Accurate for vectors that nearly
+    coincide, where 1 − cos has no digits left: 1 − cos = q/2 and sin² = q(1 − q/4).
+
+    Args:
+        left: one vector a row.
+        right: as many vectors of the same dimension.
+
+    Returns:
+        One value a row, in float32 or wider.
+
+    >>> squared_chords(torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 5.0]]))
+    tensor([2.])
+    """
+    present = (inverse_lengths(left.detach()) > 0) & (inverse_lengths(right.detach()) > 0)
+    squares = (normalise(left) - normalise(right)).square().sum(-1)
+    return torch.where(present, squares, 2)

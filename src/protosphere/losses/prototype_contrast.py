@@ -1,0 +1,376 @@
+"""Prototype against samples: NTCE and NONL, whose sums belong to the class and cost M × min(M, K), never M × M."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from protosphere.geometry.sphere import compute_dtype
+from protosphere.kernels.eager import logsumexp
+from protosphere.kernels.masked_logsumexp import Form, MaskedLogSumExp, masked_logsumexp
+from protosphere.losses.anchors import (
+    Reduction,
+    Samples,
+    Temperature,
+    check_features,
+    check_prototypes,
+    check_temperature,
+    read_labels,
+    reduce_anchors,
+)
+from protosphere.losses.criterion import Criterion
+from protosphere.losses.slots import class_slots
+
+Negatives = Literal["samples", "prototypes", "both"]
+
+
+def ntce_loss(
+    features: Float[Tensor, "samples dim"],
+    prototypes: Float[Tensor, "classes dim"],
+    labels: Int[Tensor, "samples"],
+    *,
+    temperature: Temperature = 0.1,
+    class_weights: Float[Tensor, "classes"] | None = None,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+    form: Form = "auto",
+) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
+    """NTCE: the sample's prototype against all samples of the batch.
+
+    ℓ_i = log Σ_{j=1..M} exp(S_{j y_i}) − S_{i y_i},   S_ic = cos(z_i, w_c)/τ
+
+    The sum runs down a column of S, so it depends on the class alone: the cost is O(M · min(M, K) · d).
+
+    Args:
+        features: z; the loss normalises them.
+        prototypes: w; the loss normalises them.
+        labels: y, one class per sample.
+        temperature: τ, a positive number or a tensor of one, which can be learned.
+        class_weights: one weight per class, for the anchors.
+        ignore_index: samples with this label do not exist.
+        reduction: ``"mean"`` (by the weights of the kept samples), ``"sum"`` or ``"none"``.
+        form: how the samples are summed: ``"eager"``, ``"chunked"`` (never the whole matrix) or by size.
+
+    Returns:
+        One number, or one per sample for ``reduction="none"``, in float32 or wider.
+
+    Raises:
+        ValueError: shapes that do not fit, a label out of range, a temperature that is not positive.
+
+    >>> ntce_loss(torch.eye(3), torch.eye(3), torch.arange(3), temperature=0.2)
+    tensor(0.0134)
+
+    Reference: "Neural Collapse by Design", ICML 2026, equation 4.
+    """
+    check_prototypes(features, prototypes)
+    check_temperature(temperature)
+    samples = read_labels(labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index)
+    columns = _columns(features, prototypes, samples, "nothing", temperature, form)
+    return reduce_anchors(columns.values - columns.paired, samples, class_weights=class_weights, reduction=reduction)
+
+
+def nonl_loss(
+    features: Float[Tensor, "samples dim"],
+    prototypes: Float[Tensor, "classes dim"],
+    labels: Int[Tensor, "samples"],
+    *,
+    temperature: Temperature = 0.1,
+    min_temperature: float | None = None,
+    negatives: Negatives = "samples",
+    class_weights: Float[Tensor, "classes"] | None = None,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+    form: Form = "auto",
+) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
+    """NONL: the sample's prototype against the samples of other classes only.
+
+    ℓ_i = log Σ_{j: y_j ≠ y_i} exp(S_{j y_i}) − S_{i y_i},   S_ic = cos(z_i, w_c)/τ
+
+    Attraction and repulsion no longer share a normaliser. The value is often negative; it is at least
+    log(number of negatives) − 2/τ. Two variants change what stands in the sum: ``negatives="prototypes"`` takes the
+    row, Σ_{c ≠ y_i} exp(S_ic) (NormFace, decoupled), and ``"both"`` the row and the column together.
+
+    Args:
+        features: z; the loss normalises them.
+        prototypes: w; the loss normalises them.
+        labels: y, one class per sample.
+        temperature: τ, a positive number or a tensor of one.
+        min_temperature: a floor for τ. The loss falls without bound as τ → 0, so a temperature that is learned must
+            come with one.
+        negatives: what a sample's prototype (or the sample) is held against.
+        class_weights: one weight per class, for the anchors.
+        ignore_index: samples with this label do not exist.
+        reduction: ``"mean"`` (by the weights of the kept samples), ``"sum"`` or ``"none"``.
+        form: how the negatives are summed: ``"eager"``, ``"chunked"`` (never the whole matrix) or by size.
+
+    Returns:
+        One number, or one per sample for ``reduction="none"``, in float32 or wider. Samples without a negative (their
+        class is the whole batch) are left out: they add 0 and do not count in the mean.
+
+    Raises:
+        ValueError: shapes that do not fit, a label out of range, a temperature that is not positive, or one that
+            requires a gradient without ``min_temperature``.
+
+    >>> nonl_loss(torch.eye(3), torch.eye(3), torch.arange(3), temperature=0.2)
+    tensor(-4.3069)
+
+    Reference: "Neural Collapse by Design", ICML 2026, equation 5.
+    """
+    check_prototypes(features, prototypes)
+    check_temperature(temperature)
+    _check_negatives(negatives)
+    temperature = _at_least(temperature, min_temperature)
+    samples = read_labels(labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index)
+    if negatives == "prototypes":
+        against = _rows(features, prototypes, samples, temperature, form)
+    else:
+        against = _columns(features, prototypes, samples, "same_label", temperature, form)
+    sums = against.values
+    if negatives == "both":
+        sums = _add(_rows(features, prototypes, samples, temperature, form).values, sums)
+    return _negatives_only(sums, against.paired, samples, class_weights, reduction)
+
+
+def ntce_from_logits(
+    logits: Float[Tensor, "samples classes"],
+    labels: Int[Tensor, "samples"],
+    *,
+    class_weights: Float[Tensor, "classes"] | None = None,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
+    """NTCE from scaled cosines, for any ``criterion(output, target)`` after a cosine head.
+
+    ℓ_i = log Σ_{j=1..M} exp(S_{j y_i}) − S_{i y_i},   S the logits
+
+    Args:
+        logits: cosines divided by the temperature, as :class:`~protosphere.classifiers.CosineClassifier` gives them.
+        labels: one class per sample.
+        class_weights: one weight per class, for the anchors.
+        ignore_index: samples with this label do not exist.
+        reduction: ``"mean"`` (by the weights of the kept samples), ``"sum"`` or ``"none"``.
+
+    Returns:
+        One number, or one per sample for ``reduction="none"``, in float32 or wider.
+
+    Raises:
+        ValueError: shapes that do not fit, a label out of range.
+
+    >>> ntce_from_logits(5 * torch.eye(3), torch.arange(3))
+    tensor(0.0134)
+    """
+    logits, samples = _read_logits(logits, labels, ignore_index)
+    columns = logsumexp(logits.masked_fill(~samples.kept[:, None], -torch.inf), 0)[samples.labels]
+    return reduce_anchors(columns - _own(logits, samples), samples, class_weights=class_weights, reduction=reduction)
+
+
+def nonl_from_logits(
+    logits: Float[Tensor, "samples classes"],
+    labels: Int[Tensor, "samples"],
+    *,
+    negatives: Negatives = "samples",
+    class_weights: Float[Tensor, "classes"] | None = None,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
+    """NONL from scaled cosines, for any ``criterion(output, target)`` after a cosine head.
+
+    ℓ_i = log Σ_{j: y_j ≠ y_i} exp(S_{j y_i}) − S_{i y_i},   S the logits
+
+    Args:
+        logits: cosines divided by the temperature, as :class:`~protosphere.classifiers.CosineClassifier` gives them;
+            the temperature should be fixed, or kept away from 0, because the loss falls without bound as it shrinks.
+        labels: one class per sample.
+        negatives: ``"samples"``, ``"prototypes"`` or ``"both"``, as in :func:`nonl_loss`.
+        class_weights: one weight per class, for the anchors.
+        ignore_index: samples with this label do not exist.
+        reduction: ``"mean"`` (by the weights of the kept samples), ``"sum"`` or ``"none"``.
+
+    Returns:
+        One number, or one per sample for ``reduction="none"``, in float32 or wider.
+
+    Raises:
+        ValueError: shapes that do not fit, a label out of range.
+
+    >>> nonl_from_logits(5 * torch.eye(3), torch.arange(3))
+    tensor(-4.3069)
+    """
+    _check_negatives(negatives)
+    logits, samples = _read_logits(logits, labels, ignore_index)
+    others = logits.scatter(1, samples.labels[:, None], -torch.inf)
+    if negatives == "prototypes":
+        sums = logsumexp(others, 1)
+    else:
+        sums = logsumexp(others.masked_fill(~samples.kept[:, None], -torch.inf), 0)[samples.labels]
+    if negatives == "both":
+        sums = _add(logsumexp(others, 1), sums)
+    return _negatives_only(sums, _own(logits, samples), samples, class_weights, reduction)
+
+
+class NTCELoss(Criterion):
+    """NTCE as a module; the formula is :func:`ntce_loss`."""
+
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.1,
+        class_weights: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+        form: Form = "auto",
+    ) -> None:
+        super().__init__(
+            class_weights, temperature=temperature, ignore_index=ignore_index, reduction=reduction, form=form
+        )
+
+    def forward(
+        self, features: Tensor, prototypes: Tensor, labels: Tensor, *, temperature: Temperature | None = None
+    ) -> Tensor:
+        """The loss; a ``temperature`` given here, as a head that learns it does, comes before the module's own."""
+        return ntce_loss(features, prototypes, labels, **self.options(temperature))
+
+
+class NONLLoss(Criterion):
+    """NONL and its variants as a module; the formula is :func:`nonl_loss`."""
+
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.1,
+        min_temperature: float | None = None,
+        negatives: Negatives = "samples",
+        class_weights: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+        form: Form = "auto",
+    ) -> None:
+        _check_negatives(negatives)
+        super().__init__(
+            class_weights,
+            temperature=temperature,
+            min_temperature=min_temperature,
+            negatives=negatives,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            form=form,
+        )
+
+    def forward(
+        self, features: Tensor, prototypes: Tensor, labels: Tensor, *, temperature: Temperature | None = None
+    ) -> Tensor:
+        """The loss; a ``temperature`` given here, as a head that learns it does, comes before the module's own."""
+        return nonl_loss(features, prototypes, labels, **self.options(temperature))
+
+
+class NTCEFromLogits(Criterion):
+    """NTCE from scaled cosines as a module; the formula is :func:`ntce_from_logits`."""
+
+    def __init__(
+        self, *, class_weights: Tensor | None = None, ignore_index: int = -100, reduction: Reduction = "mean"
+    ) -> None:
+        super().__init__(class_weights, ignore_index=ignore_index, reduction=reduction)
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of ``criterion(output, target)``."""
+        return ntce_from_logits(logits, labels, **self.options())
+
+
+class NONLFromLogits(Criterion):
+    """NONL from scaled cosines as a module; the formula is :func:`nonl_from_logits`."""
+
+    def __init__(
+        self,
+        *,
+        negatives: Negatives = "samples",
+        class_weights: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+    ) -> None:
+        _check_negatives(negatives)
+        super().__init__(class_weights, negatives=negatives, ignore_index=ignore_index, reduction=reduction)
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of ``criterion(output, target)``."""
+        return nonl_from_logits(logits, labels, **self.options())
+
+
+def _columns(
+    features: Tensor,
+    prototypes: Tensor,
+    samples: Samples,
+    leave_out: Literal["nothing", "same_label"],
+    temperature: Temperature,
+    form: Form,
+) -> MaskedLogSumExp:
+    """For each sample, the log-sum over samples in its class's column, and its own entry there."""
+    slots = class_slots(samples)
+    columns = masked_logsumexp(
+        slots.pick(prototypes),
+        samples.blank_ignored(features),
+        temperature=temperature,
+        leave_out=leave_out,
+        anchor_labels=slots.positions(),
+        key_labels=slots.of_samples,
+        key_log_weights=samples.key_log_weights(features),
+        pairs=(slots.of_samples, torch.arange(len(features), device=features.device)),
+        form=form,
+    )
+    return MaskedLogSumExp(columns.values.index_select(0, slots.of_samples), columns.paired)
+
+
+def _rows(
+    features: Tensor, prototypes: Tensor, samples: Samples, temperature: Temperature, form: Form
+) -> MaskedLogSumExp:
+    """For each sample, the log-sum over the prototypes of other classes, and its own prototype's entry."""
+    return masked_logsumexp(
+        samples.blank_ignored(features),
+        prototypes,
+        temperature=temperature,
+        leave_out="same_label",
+        anchor_labels=samples.labels,
+        key_labels=torch.arange(len(prototypes), device=prototypes.device),
+        pairs=(torch.arange(len(features), device=features.device), samples.labels),
+        form=form,
+    )
+
+
+def _add(first: Tensor, second: Tensor) -> Tensor:
+    """log(e^first + e^second), with a zero gradient instead of NaN where both are −∞."""
+    return logsumexp(torch.stack((first, second)), 0)
+
+
+def _negatives_only(
+    sums: Tensor, positives: Tensor, samples: Samples, class_weights: Tensor | None, reduction: Reduction
+) -> Tensor:
+    """Sums of negatives minus positives, over the samples that have a negative."""
+    kept = sums != -torch.inf
+    values = torch.where(kept, sums, 0) - positives
+    return reduce_anchors(values, samples, kept=kept, class_weights=class_weights, reduction=reduction)
+
+
+def _read_logits(logits: Tensor, labels: Tensor, ignore_index: int) -> tuple[Tensor, Samples]:
+    check_features(logits, name="logits")
+    samples = read_labels(labels, samples=len(logits), num_classes=logits.shape[1], ignore_index=ignore_index)
+    return samples.blank_ignored(logits.to(compute_dtype(logits))), samples
+
+
+def _own(logits: Tensor, samples: Samples) -> Tensor:
+    return logits.gather(1, samples.labels[:, None]).squeeze(1)
+
+
+def _at_least(temperature: Temperature, least: float | None) -> Temperature:
+    if least is not None:
+        check_temperature(least)
+        return temperature.clamp(min=least) if isinstance(temperature, Tensor) else max(temperature, least)
+    if isinstance(temperature, Tensor) and temperature.requires_grad:
+        raise ValueError(
+            "NONL falls without bound as the temperature shrinks, so a temperature that requires a gradient "
+            "needs min_temperature; got none"
+        )
+    return temperature
+
+
+def _check_negatives(negatives: Negatives) -> None:
+    if negatives not in ("samples", "prototypes", "both"):
+        raise ValueError(f'negatives must be "samples", "prototypes" or "both"; got {negatives!r}')
