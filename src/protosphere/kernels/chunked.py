@@ -169,8 +169,7 @@ def _backward(
     for_anchors = for_anchors or for_scale
     with torch.autocast(problem.anchors.device.type, enabled=False):
         anchors, scaled_anchors, keys = _operands(problem)
-        shift = _finite(lse).unsqueeze(1)
-        weighted_anchors = scaled_anchors * grad_lse.unsqueeze(1) if for_keys else scaled_anchors
+        shift, weight = _finite(lse).unsqueeze(1), grad_lse.unsqueeze(1)
         # What nobody asked for stays empty: an operator returns a tensor in every place.
         d_anchors = scaled_anchors.new_zeros(problem.anchors.shape if for_anchors else 0)
         d_keys = scaled_anchors.new_zeros(problem.keys.shape if for_keys else 0)
@@ -181,17 +180,18 @@ def _backward(
             if for_anchors:
                 d_anchors[tile.at_anchors].addmm_(shares, tile.keys)
             if for_keys:
-                d_keys[tile.at_keys].addmm_(shares.mT, weighted_anchors[tile.at_anchors])
+                weighted = scaled_anchors[tile.at_anchors] * weight[tile.at_anchors]
+                d_keys[tile.at_keys].addmm_(shares.mT, weighted)
             if for_log_weights:
                 d_log_weights[tile.at_keys].addmv_(shares.mT, grad_lse[tile.at_anchors])
         if for_anchors:
-            d_anchors.mul_(grad_lse.unsqueeze(1))
+            d_anchors.mul_(weight)
         for at in _blocks(len(problem.pair_anchors)):
             at_anchors, at_keys, weight = problem.pair_anchors[at], problem.pair_keys[at], grad_paired[at].unsqueeze(1)
             if for_anchors:
-                d_anchors.index_add_(0, at_anchors, keys[at_keys].mul_(weight))
+                d_anchors.index_add_(0, at_anchors, keys[at_keys] * weight)
             if for_keys:
-                d_keys.index_add_(0, at_keys, scaled_anchors[at_anchors].mul_(weight))
+                d_keys.index_add_(0, at_keys, scaled_anchors[at_anchors] * weight)
         if for_scale:
             torch.dot(d_anchors.flatten(), scaled_anchors.flatten(), out=d_scale).div_(problem.scale)
         if for_anchors:
@@ -218,8 +218,8 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     problem = _Problem(*arguments[5:])
     for_anchors, for_keys, for_scale, for_log_weights = wanted
     return (
-        torch.empty_like(problem.anchors) if for_anchors or for_scale else lse.new_empty(0),
-        torch.empty_like(problem.keys) if for_keys else lse.new_empty(0),
+        problem.anchors.new_empty(problem.anchors.shape) if for_anchors or for_scale else lse.new_empty(0),
+        problem.keys.new_empty(problem.keys.shape) if for_keys else lse.new_empty(0),
         lse.new_empty(() if for_scale else 0),
         lse.new_empty(len(problem.keys) if for_log_weights else 0),
     )

@@ -76,12 +76,14 @@ def masked_logsumexp(
         The log-sum-exp per anchor and the similarity per pair.
 
     Raises:
-        ValueError: ``leave_out="same_label"`` without labels of both.
+        ValueError: ``leave_out="same_label"`` without labels of both, or an unknown form.
 
     >>> anchors, keys = torch.eye(2), torch.tensor([[5.0, 0.0], [0.0, 3.0], [0.0, 1.0]])
     >>> masked_logsumexp(anchors, keys).values  # log(e + 2), log(2e + 1)
     tensor([1.5514, 1.8620])
     """
+    if form not in ("auto", "eager", "chunked"):
+        raise ValueError(f'form must be "auto", "eager" or "chunked"; got {form!r}')
     on_sphere = similarity == "cosine"
     if leave_out == "same_label":
         if anchor_labels is None or key_labels is None:

@@ -1,0 +1,99 @@
+"""Every loss equals its loop over scalars to 1e-12, in value and gradient, in every awkward batch."""
+
+import pytest
+import torch
+from support import oracles
+from support.table import TABLE, WITH_FORM, Row
+
+from protosphere.losses import cross_entropy_loss
+
+F64 = torch.float64
+
+
+def _batch(labels: list[int], classes: int, dim: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return torch.randn(len(labels), dim, dtype=F64), torch.randn(classes, dim, dtype=F64), torch.tensor(labels)
+
+
+def _repeated() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    features, prototypes, labels = _batch([0, 1, 0, 1, 2, 2], 3)
+    features[2], features[4] = features[0], features[0]
+    return features, prototypes, labels
+
+
+def _strided() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    labels = torch.tensor([0, 9, 1, 9, 2, 9, 0, 9, 1, 9])[::2]
+    return torch.randn(4, 10, dtype=F64).t()[::2], torch.randn(8, 3, dtype=F64).t()[:, ::2], labels
+
+
+BATCHES = {
+    "plain": lambda: _batch([0, 1, 2, 0, 1, 2, 2], 3),
+    "as many classes as dimensions": lambda: _batch([0, 1, 2, 3, 3, 1], 4),
+    "more classes than samples": lambda: _batch([7, 2, 7, 5], 9),
+    "one sample, many classes": lambda: _batch([4], 6),
+    "one sample of each class": lambda: _batch([2, 0, 1], 3),
+    "repeated samples": _repeated,
+    "absent classes": lambda: _batch([0, 4, 0, 4, 4], 5),
+    "one class only": lambda: _batch([1, 1, 1, 1], 3),
+    "one class only, more classes than samples": lambda: _batch([3, 3], 5),
+    "a lone sample in its class": lambda: _batch([0, 0, 1, 0], 2),
+    "ignored in the middle": lambda: _batch([0, 1, -100, 1, 0, -100, 2], 3),
+    "ignored, more classes than samples": lambda: _batch([6, -100, 6, 3], 8),
+    "ignored but for one": lambda: _batch([-100, 1, -100], 2),
+    "ignored altogether": lambda: _batch([-100, -100, -100], 2),
+    "not contiguous": _strided,
+}
+
+
+def _agree(got: torch.Tensor, wanted: torch.Tensor) -> None:
+    assert got.shape == wanted.shape
+    error = (got - wanted).abs() / wanted.abs().clamp(min=1)
+    assert error.numel() == 0 or error.max() <= 1e-12
+
+
+def _gradients(value: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    # Unequal weights, so that reduction="none" is differentiated with different numbers upstream.
+    weights = torch.linspace(0.5, 1.5, value.numel(), dtype=F64).reshape(value.shape)
+    total = (value * weights).sum()
+    if not total.requires_grad:
+        return [torch.zeros_like(tensor) for tensor in inputs]
+    gradients = torch.autograd.grad(total, inputs, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, gradients, strict=True)]
+
+
+def _check(row: Row, batch: str, form: str | None) -> None:
+    features, prototypes, labels = BATCHES[batch]()
+    temperature = {"temperature": 0.3} if row.has_temperature else {}
+    for reduction in ("mean", "sum", "none"):
+        for weights in (None, torch.linspace(0.5, 2.0, len(prototypes), dtype=F64)):
+            # detach() and not clone(): the copy would be contiguous.
+            x, w = features.detach().requires_grad_(), prototypes.detach().requires_grad_()
+            settings = row.settings(**temperature, form=form, reduction=reduction, class_weights=weights)
+            got = row.call(row.function, x, w, labels, **settings)
+            listed = None if weights is None else weights.tolist()
+            wanted = row.expected(x, w, labels, weights=listed, reduction=reduction, **temperature)
+            _agree(got, wanted)
+            for ours, theirs in zip(_gradients(got, x, w), _gradients(wanted, x, w), strict=True):
+                _agree(ours, theirs)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("row", WITH_FORM, ids=str)
+def test_loss_equals_its_definition(row: Row, batch: str, form: str) -> None:
+    _check(row, batch, form)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("row", [row for row in TABLE if not row.has_form], ids=str)
+def test_loss_of_one_form_equals_its_definition(row: Row, batch: str) -> None:
+    _check(row, batch, None)
+
+
+def test_cross_entropy_has_a_bias(form: str) -> None:
+    features, prototypes, labels = BATCHES["ignored in the middle"]()
+    inputs = [tensor.requires_grad_() for tensor in (features, prototypes, torch.randn(3, dtype=F64))]
+    got = cross_entropy_loss(features, prototypes, labels, bias=inputs[2], temperature=0.7, form=form)
+    values = oracles.cross_entropy(features, prototypes, labels.tolist(), temperature=0.7, bias=inputs[2])
+    wanted = oracles.reduce(values, labels.tolist(), None, "mean")
+    _agree(got, wanted)
+    for ours, theirs in zip(_gradients(got, *inputs), _gradients(wanted, *inputs), strict=True):
+        _agree(ours, theirs)
