@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from support.table import TABLE, Row
 
 from protosphere.losses import CrossEntropyLoss, NONLLoss, NormFaceLoss, cross_entropy_loss, nonl_loss, normface_loss
+from support.table import TABLE, Row
 
 pytestmark = pytest.mark.bad_input
 
@@ -96,5 +96,5 @@ def test_nonl_refuses_a_learned_temperature_without_a_floor() -> None:
 
 
 def test_form() -> None:
-    with pytest.raises(ValueError, match='form must be "auto", "eager" or "chunked"; got \'fused\''):
+    with pytest.raises(ValueError, match="form must be one of auto, eager, chunked; got 'fused'"):
         nonl_loss(X, W, Y, form="fused")

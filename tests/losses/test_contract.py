@@ -1,12 +1,14 @@
-"""What holds for every loss alike: options, left-out anchors, invariances, dtypes, twins; run on each row of the table."""
+"""What holds for every loss alike: options, left-out anchors, invariances, dtypes, twins; run on the whole table."""
+
+import shutil
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.table import ON_SPHERE, TABLE, WITH_FORM, Row
 
 from protosphere.losses import nonl_loss, normface_loss, ntce_loss
+from support.table import ON_SPHERE, TABLE, WITH_FORM, Row
 
 F64 = torch.float64
 CLASSES, DIM = 4, 5
@@ -234,6 +236,7 @@ def test_compiles_without_a_break(row: Row) -> None:
 
 
 @pytest.mark.compiled
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the code generator needs a C++ compiler")
 @pytest.mark.parametrize("loss", [normface_loss, ntce_loss, nonl_loss])
 @pytest.mark.parametrize("classes", [5, 40])
 def test_compiled_code_of_the_main_losses_computes_the_same(loss, classes: int) -> None:

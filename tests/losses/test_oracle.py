@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from support import oracles
-from support.table import TABLE, WITH_FORM, Row
 
 from protosphere.losses import cross_entropy_loss
+from support import oracles
+from support.table import TABLE, WITH_FORM, Row
 
 F64 = torch.float64
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from support import oracles
 from torch import Tensor, nn
 
 from protosphere import losses
+from support import oracles
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class Row:
             settings["form"] = form
         return settings
 
-    def call(self, function: Callable[..., Any], features: Tensor, prototypes: Tensor, labels: Any, **others: Any) -> Any:
+    def call(
+        self, function: Callable[..., Any], features: Tensor, prototypes: Tensor, labels: Any, **others: Any
+    ) -> Any:
         """Call with the tensors that the loss takes."""
         if self.on == "features":
             return function(features, labels, **others)

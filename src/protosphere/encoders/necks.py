@@ -24,8 +24,8 @@ def neck(kind: NeckKind, dim: int) -> nn.Module:
     Raises:
         ValueError: an unknown kind, or a width below 1.
 
-    >>> neck("batchnorm", 512)
-    BatchNorm1d(512, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)
+    >>> neck("linear", 512)
+    Linear(in_features=512, out_features=512, bias=False)
     """
     if dim < 1:
         raise ValueError(f"a neck needs dim ≥ 1; got {dim}")

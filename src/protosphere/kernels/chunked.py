@@ -8,7 +8,7 @@ from torch import Tensor
 
 from protosphere.geometry.sphere import compute_dtype, inverse_lengths
 
-# How many vectors are normalised, paired or projected at a time: a block of them stays in the cache.
+# How many vectors are normalised or projected at a time: a block of them stays in the cache.
 _BLOCK = 1024
 
 # The side of a tile: 4 MiB in float32 on the CPU, where a tile should stay in the cache; 64 MiB elsewhere, where it
@@ -28,19 +28,20 @@ class _Problem(NamedTuple):
     keys: Tensor
     scale: Tensor
     key_log_weights: Tensor | None
+    partners: Tensor | None
     anchor_labels: Tensor | None
     key_labels: Tensor | None
-    pair_anchors: Tensor
-    pair_keys: Tensor
-    leave_out_same_index: bool
+    pull: str
+    leave_out: str
     on_sphere: bool
     tile: int
     keep: bool
 
 
+_TENSORS = 7
 _SCHEMA = (
-    "Tensor anchors, Tensor keys, Tensor scale, Tensor? key_log_weights, Tensor? anchor_labels, Tensor? key_labels, "
-    "Tensor pair_anchors, Tensor pair_keys, bool leave_out_same_index, bool on_sphere, int tile, bool keep"
+    "Tensor anchors, Tensor keys, Tensor scale, Tensor? key_log_weights, Tensor? partners, Tensor? anchor_labels, "
+    "Tensor? key_labels, str pull, str leave_out, bool on_sphere, int tile, bool keep"
 )
 
 
@@ -82,38 +83,99 @@ class _Tile(NamedTuple):
     similarities: Tensor
     scratch: Tensor
 
+    def diagonal(self, matrix: Tensor) -> Tensor:
+        """The part of the whole matrix's diagonal that lies in this tile; often none of it."""
+        offset = self.at_anchors.start - self.at_keys.start
+        return matrix.diagonal(offset) if -matrix.shape[0] < offset < matrix.shape[1] else matrix[:0, 0]
 
-def _tiles(problem: _Problem, scaled_anchors: Tensor, keys: _Operand, kept: Tensor, known: bool) -> Iterator[_Tile]:
-    """Walk the matrix, key block by key block; left-out pairs stand at −∞.
+
+def _tiles(problem: _Problem, scaled_anchors: Tensor, keys: _Operand, kept: Tensor) -> Iterator[_Tile]:
+    """Walk the matrix, key block by key block.
 
     One scratch serves all tiles: fresh memory for each would be paid for in page faults. Where the whole matrix is
-    kept, a tile's similarities are a part of ``kept`` (already ``known`` in the backward); else they are the scratch.
+    kept, a tile's similarities are a part of ``kept``; else they are the scratch itself.
     """
     shared = scaled_anchors.new_empty(min(problem.tile, len(scaled_anchors)) * min(problem.tile, len(problem.keys)))
     done = 0
     for at_keys in _blocks(len(problem.keys), problem.tile):
         block = keys[at_keys]
         for at_anchors in _blocks(len(scaled_anchors), problem.tile):
-            rows = scaled_anchors[at_anchors]
-            shape, size = (len(rows), len(block)), len(rows) * len(block)
+            shape = (at_anchors.stop - at_anchors.start, len(block))
+            size = shape[0] * shape[1]
             scratch = shared[:size].view(shape)
             tile = kept[done : done + size].view(shape) if len(kept) else scratch
             done += size
-            if not known:
-                _fill(tile, problem, rows, block, at_anchors, at_keys)
             yield _Tile(at_anchors, at_keys, block, tile, scratch)
 
 
-def _fill(tile: Tensor, problem: _Problem, rows: Tensor, columns: Tensor, at_anchors: slice, at_keys: slice) -> None:
-    if problem.key_log_weights is None:
-        torch.mm(rows, columns.mT, out=tile)
-    else:
-        torch.addmm(problem.key_log_weights[at_keys].to(tile.dtype), rows, columns.mT, out=tile)
-    if problem.anchor_labels is not None and problem.key_labels is not None:
-        tile.masked_fill_(problem.anchor_labels[at_anchors, None] == problem.key_labels[None, at_keys], -torch.inf)
-    offset = at_anchors.start - at_keys.start
-    if problem.leave_out_same_index and -len(rows) < offset < len(columns):
-        tile.diagonal(offset).fill_(-torch.inf)
+class _Partners:
+    """The pulled pairs of a tile where each anchor, or each key, has one partner on the other side."""
+
+    def __init__(self, tile: _Tile, problem: _Problem) -> None:
+        assert problem.partners is not None
+        rows, columns = tile.similarities.shape
+        of_keys = problem.pull == "anchor_of_key"
+        self.asking = tile.at_keys if of_keys else tile.at_anchors
+        first, number = (tile.at_anchors.start, rows) if of_keys else (tile.at_keys.start, columns)
+        partner = problem.partners[self.asking] - first
+        self.inside = (partner >= 0) & (partner < number)
+        partner = partner.clamp(0, number - 1)
+        position = torch.arange(len(partner), device=partner.device)
+        self.where = partner * columns + position if of_keys else position * columns + partner
+
+    def read(self, similarities: Tensor, pulled: Tensor) -> None:
+        pulled[self.asking] = torch.where(self.inside, similarities.view(-1)[self.where], pulled[self.asking])
+
+    def leave_out(self, similarities: Tensor) -> None:
+        flat = similarities.view(-1)
+        flat[self.where] = flat[self.where].masked_fill(self.inside, -torch.inf)
+
+    def add(self, slopes: Tensor, gradient: Tensor) -> None:
+        slopes.view(-1).index_add_(0, self.where, torch.where(self.inside, gradient[self.asking], 0))
+
+
+class _SameLabel:
+    """The pulled pairs of a tile where each anchor pulls every key of its label (but itself, if that is left out)."""
+
+    def __init__(self, tile: _Tile, problem: _Problem) -> None:
+        assert problem.anchor_labels is not None
+        assert problem.key_labels is not None
+        self.asking = tile.at_anchors
+        # 1 − min(|a − b|, 1) in floating point takes a fifth of the time of comparing integers and converting.
+        dtype = tile.similarities.dtype
+        same = problem.anchor_labels[tile.at_anchors, None].to(dtype) - problem.key_labels[tile.at_keys].to(dtype)
+        self.same = same.abs_().clamp_(max=1).neg_().add_(1)
+        if problem.leave_out == "same_index":
+            tile.diagonal(self.same).fill_(0)
+
+    def read(self, similarities: Tensor, pulled: Tensor) -> None:
+        pulled[self.asking] += torch.linalg.vecdot(similarities, self.same)
+
+    def leave_out(self, similarities: Tensor) -> None:
+        similarities.masked_fill_(self.same > 0, -torch.inf)
+
+    def add(self, slopes: Tensor, gradient: Tensor) -> None:
+        slopes.addcmul_(self.same, gradient[self.asking, None])
+
+
+def _pulled(tile: _Tile, problem: _Problem) -> _Partners | _SameLabel | None:
+    if problem.pull == "nothing":
+        return None
+    return _SameLabel(tile, problem) if problem.pull == "same_label" else _Partners(tile, problem)
+
+
+def _pulled_size(problem: _Problem) -> int:
+    return {"nothing": 0, "anchor_of_key": len(problem.keys)}.get(problem.pull, len(problem.anchors))
+
+
+def _leave_out(tile: _Tile, problem: _Problem, pulled: _Partners | _SameLabel | None) -> None:
+    """Add the log-weights of the keys and put the left-out pairs at −∞."""
+    if problem.key_log_weights is not None:
+        tile.similarities.add_(problem.key_log_weights[tile.at_keys])
+    if problem.leave_out == "pulled" and pulled:
+        pulled.leave_out(tile.similarities)
+    if problem.leave_out == "same_index":
+        tile.diagonal(tile.similarities).fill_(-torch.inf)
 
 
 def _kept_size(problem: _Problem) -> int:
@@ -142,27 +204,30 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         largest = scaled_anchors.new_full((len(scaled_anchors),), -torch.inf)
         total = torch.zeros_like(largest)
         kept = scaled_anchors.new_empty(_kept_size(problem))
-        for tile in _tiles(problem, scaled_anchors, keys, kept, known=False):
+        similarity_pulled = scaled_anchors.new_zeros(_pulled_size(problem))
+        for tile in _tiles(problem, scaled_anchors, keys, kept):
+            torch.mm(scaled_anchors[tile.at_anchors], tile.keys.mT, out=tile.similarities)
+            pulled = _pulled(tile, problem)
+            if pulled:
+                pulled.read(tile.similarities, similarity_pulled)
+            _leave_out(tile, problem, pulled)
             before = largest[tile.at_anchors]
             now = torch.maximum(before, tile.similarities.amax(1))
             shift = _finite(now)
             total[tile.at_anchors] *= (before - shift).exp()
             total[tile.at_anchors] += torch.sub(tile.similarities, shift.unsqueeze(1), out=tile.scratch).exp_().sum(1)
             largest[tile.at_anchors] = now
-        paired = scaled_anchors.new_empty(len(problem.pair_anchors))
-        for at in _blocks(len(paired)):
-            paired[at] = torch.linalg.vecdot(scaled_anchors[problem.pair_anchors[at]], keys[problem.pair_keys[at]])
-        return total.log() + _finite(largest), paired, kept
+        return total.log() + _finite(largest), similarity_pulled, kept
 
 
 @torch.library.custom_op(
     "protosphere::masked_logsumexp_backward",
     mutates_args=(),
-    schema=f"(Tensor grad_lse, Tensor grad_paired, Tensor lse, Tensor kept, bool[] wanted, {_SCHEMA}) "
+    schema=f"(Tensor grad_lse, Tensor grad_pulled, Tensor lse, Tensor kept, bool[] wanted, {_SCHEMA}) "
     "-> (Tensor, Tensor, Tensor, Tensor)",
 )
 def _backward(
-    grad_lse: Tensor, grad_paired: Tensor, lse: Tensor, kept: Tensor, wanted: list[bool], *arguments: Any
+    grad_lse: Tensor, grad_pulled: Tensor, lse: Tensor, kept: Tensor, wanted: list[bool], *arguments: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     problem = _Problem(*arguments)
     for_anchors, for_keys, for_scale, for_log_weights = wanted
@@ -175,23 +240,23 @@ def _backward(
         d_keys = scaled_anchors.new_zeros(problem.keys.shape if for_keys else 0)
         d_scale = scaled_anchors.new_zeros(() if for_scale else 0)
         d_log_weights = scaled_anchors.new_zeros(len(problem.keys) if for_log_weights else 0)
-        for tile in _tiles(problem, scaled_anchors, keys, kept, known=len(kept) > 0):
-            shares = torch.sub(tile.similarities, shift[tile.at_anchors], out=tile.scratch).exp_()
-            if for_anchors:
-                d_anchors[tile.at_anchors].addmm_(shares, tile.keys)
-            if for_keys:
-                weighted = scaled_anchors[tile.at_anchors] * weight[tile.at_anchors]
-                d_keys[tile.at_keys].addmm_(shares.mT, weighted)
+        for tile in _tiles(problem, scaled_anchors, keys, kept):
+            pulled = _pulled(tile, problem)
+            if not len(kept):
+                torch.mm(scaled_anchors[tile.at_anchors], tile.keys.mT, out=tile.similarities)
+                _leave_out(tile, problem, pulled)
+            slopes = torch.sub(tile.similarities, shift[tile.at_anchors], out=tile.scratch).exp_()
+            slopes.mul_(weight[tile.at_anchors])
             if for_log_weights:
-                d_log_weights[tile.at_keys].addmv_(shares.mT, grad_lse[tile.at_anchors])
-        if for_anchors:
-            d_anchors.mul_(weight)
-        for at in _blocks(len(problem.pair_anchors)):
-            at_anchors, at_keys, weight = problem.pair_anchors[at], problem.pair_keys[at], grad_paired[at].unsqueeze(1)
+                d_log_weights[tile.at_keys] += slopes.sum(0)
+            if pulled:
+                # Attraction meets repulsion here, as numbers: near collapse they almost cancel, and sums of vectors
+                # would lose what is left.
+                pulled.add(slopes, grad_pulled)
             if for_anchors:
-                d_anchors.index_add_(0, at_anchors, keys[at_keys] * weight)
+                d_anchors[tile.at_anchors].addmm_(slopes, tile.keys)
             if for_keys:
-                d_keys.index_add_(0, at_keys, scaled_anchors[at_anchors] * weight)
+                d_keys[tile.at_keys].addmm_(slopes.mT, scaled_anchors[tile.at_anchors])
         if for_scale:
             torch.dot(d_anchors.flatten(), scaled_anchors.flatten(), out=d_scale).div_(problem.scale)
         if for_anchors:
@@ -207,7 +272,7 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     like = problem.anchors.new_empty(0, dtype=compute_dtype(problem.anchors, problem.keys, problem.scale))
     return (
         like.new_empty(len(problem.anchors)),
-        like.new_empty(len(problem.pair_anchors)),
+        like.new_empty(_pulled_size(problem)),
         like.new_empty(_kept_size(problem)),
     )
 
@@ -229,14 +294,14 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, T
     problem = _Problem(*inputs)
     lse, _, kept = output
     ctx.mark_non_differentiable(kept)
-    ctx.save_for_backward(*problem[:8], lse, kept)
-    ctx.constants = problem[8:]
+    ctx.save_for_backward(*problem[:_TENSORS], lse, kept)
+    ctx.constants = problem[_TENSORS:]
 
 
-def _differentiate(ctx: Any, grad_lse: Tensor, grad_paired: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, grad_lse: Tensor, grad_pulled: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     *tensors, lse, kept = ctx.saved_tensors
     wanted = list(ctx.needs_input_grad[:4])
-    gradients = _backward(grad_lse, grad_paired, lse, kept, wanted, *tensors, *ctx.constants)
+    gradients = _backward(grad_lse, grad_pulled, lse, kept, wanted, *tensors, *ctx.constants)
     given = (gradient if want else None for gradient, want in zip(gradients, wanted, strict=True))
     return (*given, *(None,) * 8)
 
@@ -244,33 +309,33 @@ def _differentiate(ctx: Any, grad_lse: Tensor, grad_paired: Tensor, _: Tensor) -
 _forward.register_autograd(_differentiate, setup_context=_remember)
 
 
-def logsumexp_and_pairs(
+def logsumexp_and_pulled(
     anchors: Tensor,
     keys: Tensor,
     scale: Tensor,
     key_log_weights: Tensor | None,
+    partners: Tensor | None,
     anchor_labels: Tensor | None,
     key_labels: Tensor | None,
-    pair_anchors: Tensor,
-    pair_keys: Tensor,
-    leave_out_same_index: bool,
+    pull: str,
+    leave_out: str,
     on_sphere: bool,
 ) -> tuple[Tensor, Tensor]:
     """The primitive by tiles; memory O((anchors + keys) · dim) and a tile in both directions."""
     differentiable = (anchors, keys, scale, key_log_weights)
     keep = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in differentiable)
-    lse, paired, _ = _forward(
+    lse, pulled, _ = _forward(
         anchors,
         keys,
         scale,
         key_log_weights,
+        partners,
         anchor_labels,
         key_labels,
-        pair_anchors,
-        pair_keys,
-        leave_out_same_index,
+        pull,
+        leave_out,
         on_sphere,
         _TILE_ON_CPU if anchors.device.type == "cpu" else _TILE,
         keep,
     )
-    return lse, paired
+    return lse, pulled

@@ -6,16 +6,16 @@ from torch import Tensor
 from protosphere.geometry.sphere import compute_dtype, inner_products, normalise
 
 
-def logsumexp_and_pairs(
+def logsumexp_and_pulled(
     anchors: Tensor,
     keys: Tensor,
     scale: Tensor,
     key_log_weights: Tensor | None,
+    partners: Tensor | None,
     anchor_labels: Tensor | None,
     key_labels: Tensor | None,
-    pair_anchors: Tensor,
-    pair_keys: Tensor,
-    leave_out_same_index: bool,
+    pull: str,
+    leave_out: str,
     on_sphere: bool,
 ) -> tuple[Tensor, Tensor]:
     """The primitive by its definition; memory O(anchors · keys)."""
@@ -23,16 +23,27 @@ def logsumexp_and_pairs(
     if on_sphere:
         anchors, keys = normalise(anchors), normalise(keys)
     similarities = inner_products(anchors.to(dtype) * scale, keys.to(dtype))
-    paired = similarities[pair_anchors, pair_keys]
+    row = torch.arange(len(anchors), device=anchors.device)[:, None]
+    column = torch.arange(len(keys), device=keys.device)[None, :]
+    pulled, values = similarities.new_zeros(0), similarities
     if key_log_weights is not None:
-        similarities = similarities + key_log_weights.to(dtype)
-    if anchor_labels is not None and key_labels is not None:
-        similarities = similarities.masked_fill(anchor_labels[:, None] == key_labels[None, :], -torch.inf)
-    if leave_out_same_index:
-        position = torch.arange(max(similarities.shape), device=similarities.device)
-        same = position[: len(anchors), None] == position[None, : len(keys)]
-        similarities = similarities.masked_fill(same, -torch.inf)
-    return logsumexp(similarities, 1), paired
+        values = values + key_log_weights.to(dtype)
+    if leave_out == "same_index":
+        values = values.masked_fill(row == column, -torch.inf)
+    if pull == "same_label" and anchor_labels is not None and key_labels is not None:
+        pairs = anchor_labels[:, None] == key_labels[None, :]
+        if leave_out == "same_index":
+            pairs = pairs & (row != column)
+        pulled = torch.where(pairs, similarities, 0).sum(1)
+    elif pull == "key_of_anchor" and partners is not None:
+        pairs = partners[:, None] == column
+        pulled = similarities.gather(1, partners[:, None]).squeeze(1)
+    elif pull == "anchor_of_key" and partners is not None:
+        pairs = partners[None, :] == row
+        pulled = similarities.gather(0, partners[None, :]).squeeze(0)
+    if leave_out == "pulled":
+        values = values.masked_fill(pairs, -torch.inf)
+    return logsumexp(values, 1), pulled
 
 
 def logsumexp(values: Tensor, axis: int) -> Tensor:

@@ -67,7 +67,7 @@ def ntce_loss(
     check_temperature(temperature)
     samples = read_labels(labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index)
     columns = _columns(features, prototypes, samples, "nothing", temperature, form)
-    return reduce_anchors(columns.values - columns.paired, samples, class_weights=class_weights, reduction=reduction)
+    return reduce_anchors(columns.values - columns.pulled, samples, class_weights=class_weights, reduction=reduction)
 
 
 def nonl_loss(
@@ -125,11 +125,11 @@ def nonl_loss(
     if negatives == "prototypes":
         against = _rows(features, prototypes, samples, temperature, form)
     else:
-        against = _columns(features, prototypes, samples, "same_label", temperature, form)
+        against = _columns(features, prototypes, samples, "pulled", temperature, form)
     sums = against.values
     if negatives == "both":
         sums = _add(_rows(features, prototypes, samples, temperature, form).values, sums)
-    return _negatives_only(sums, against.paired, samples, class_weights, reduction)
+    return _negatives_only(sums, against.pulled, samples, class_weights, reduction)
 
 
 def ntce_from_logits(
@@ -299,7 +299,7 @@ def _columns(
     features: Tensor,
     prototypes: Tensor,
     samples: Samples,
-    leave_out: Literal["nothing", "same_label"],
+    leave_out: Literal["nothing", "pulled"],
     temperature: Temperature,
     form: Form,
 ) -> MaskedLogSumExp:
@@ -309,14 +309,13 @@ def _columns(
         slots.pick(prototypes),
         samples.blank_ignored(features),
         temperature=temperature,
+        pull="anchor_of_key",
         leave_out=leave_out,
-        anchor_labels=slots.positions(),
-        key_labels=slots.of_samples,
+        partners=slots.of_samples,
         key_log_weights=samples.key_log_weights(features),
-        pairs=(slots.of_samples, torch.arange(len(features), device=features.device)),
         form=form,
     )
-    return MaskedLogSumExp(columns.values.index_select(0, slots.of_samples), columns.paired)
+    return MaskedLogSumExp(columns.values.index_select(0, slots.of_samples), columns.pulled)
 
 
 def _rows(
@@ -327,10 +326,9 @@ def _rows(
         samples.blank_ignored(features),
         prototypes,
         temperature=temperature,
-        leave_out="same_label",
-        anchor_labels=samples.labels,
-        key_labels=torch.arange(len(prototypes), device=prototypes.device),
-        pairs=(torch.arange(len(features), device=features.device), samples.labels),
+        pull="key_of_anchor",
+        leave_out="pulled",
+        partners=samples.labels,
         form=form,
     )
 

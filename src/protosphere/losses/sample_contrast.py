@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from protosphere.geometry.sphere import normalise
+from protosphere.geometry.sphere import compute_dtype, normalise
 from protosphere.kernels.eager import logsumexp
 from protosphere.kernels.masked_logsumexp import Form, masked_logsumexp
 from protosphere.losses.anchors import (
@@ -34,8 +34,7 @@ def scl_loss(
 
     ℓ_i = log Σ_{j≠i} exp(a_i·a_j/τ) − mean_{l ∈ P(i)} a_i·a_l/τ,   P(i) the others of the same class
 
-    All views are samples: for v views of M images pass (v·M, d) features and labels of that length. The mean over
-    positives is a_i·(n μ − a_i)/(n − 1), so it needs no matrix of pairs. No factor τ/τ_base.
+    All views are samples: for v views of M images pass (v·M, d) features and labels of that length. No factor τ/τ_base.
 
     Args:
         features: a; the loss normalises them.
@@ -65,15 +64,16 @@ def scl_loss(
         features,
         features,
         temperature=temperature,
+        pull="same_label",
         leave_out="same_index",
+        anchor_labels=slots.of_samples,
+        key_labels=slots.of_samples.masked_fill(~samples.kept, -1),
         key_log_weights=samples.key_log_weights(features),
         form=form,
-    ).values
-    unit = normalise(features)
-    in_class = slots.sizes(samples, unit.dtype)[slots.of_samples]
-    positives = (unit * (_class_sums(unit, slots)[slots.of_samples] - unit)).sum(1) / (in_class - 1).clamp(min=1)
-    kept = in_class > 1
-    values = torch.where(kept, others, 0) - positives / temperature
+    )
+    positives = slots.sizes(samples, features.dtype)[slots.of_samples] - 1
+    kept = positives > 0
+    values = torch.where(kept, others.values, 0) - others.pulled / positives.clamp(min=1)
     return reduce_anchors(values, samples, kept=kept, class_weights=class_weights, reduction=reduction)
 
 
@@ -125,17 +125,16 @@ def prototype_loss(
         _class_sums(unit, slots) / counts.clamp(min=1)[:, None],
         temperature=temperature,
         similarity="dot",
-        leave_out="same_label",
-        anchor_labels=slots.of_samples,
-        key_labels=slots.positions(),
+        pull="key_of_anchor",
+        leave_out="pulled",
+        partners=slots.of_samples,
         key_log_weights=counts.log(),
-        pairs=(torch.arange(len(unit), device=unit.device), slots.of_samples),
         form=form,
     )
     # The own class enters the sum with weight n − 1. Divided by the numerator it is a constant, log(n − 1), so the
     # similarity to the own mean is left only where it does not cancel.
     own_weight = (counts[slots.of_samples] - 1).clamp(min=0).log()
-    values = logsumexp(torch.stack((others.values - others.paired, own_weight)), 0)
+    values = logsumexp(torch.stack((others.values - others.pulled, own_weight)), 0)
     kept = samples.kept.sum() > 1
     return reduce_anchors(values, samples, kept=kept, class_weights=class_weights, reduction=reduction)
 
@@ -189,7 +188,9 @@ def _read(
     check_temperature(temperature)
     num_classes = None if class_weights is None or class_weights.ndim != 1 else len(class_weights)
     samples = read_labels(labels, samples=len(features), num_classes=num_classes, ignore_index=ignore_index)
-    return samples, samples.blank_ignored(features)
+    # Upcast once: these losses use the features more than once, and gradients that almost cancel must not be rounded
+    # to half precision before they are added.
+    return samples, samples.blank_ignored(features.to(compute_dtype(features)))
 
 
 def _class_sums(unit: Tensor, slots: ClassSlots) -> Tensor:

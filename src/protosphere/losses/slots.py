@@ -22,10 +22,6 @@ class ClassSlots(NamedTuple):
     classes: Int[Tensor, "slots"] | None
     number: int
 
-    def positions(self) -> Int[Tensor, "slots"]:
-        """The columns themselves, 0, 1, …"""
-        return torch.arange(self.number, device=self.of_samples.device)
-
     def pick(self, prototypes: Float[Tensor, "classes dim"]) -> Float[Tensor, "slots dim"]:
         """The prototype of each column."""
         return prototypes if self.classes is None else prototypes.index_select(0, self.classes)

@@ -73,14 +73,13 @@ def cross_entropy_loss(
         prototypes,
         temperature=temperature,
         similarity="dot",
-        leave_out="same_label",
-        anchor_labels=samples.labels,
-        key_labels=_positions(prototypes),
+        pull="key_of_anchor",
+        leave_out="pulled",
+        partners=samples.labels,
         key_log_weights=scaled_bias,
-        pairs=(_positions(features), samples.labels),
         form=form,
     )
-    target = others.paired if scaled_bias is None else others.paired + scaled_bias[samples.labels]
+    target = others.pulled if scaled_bias is None else others.pulled + scaled_bias[samples.labels]
     return _softmax_loss(others.values, target, samples, class_weights, reduction)
 
 
@@ -136,13 +135,12 @@ def normface_loss(
         features,
         prototypes,
         temperature=temperature,
-        leave_out="same_label",
-        anchor_labels=samples.labels,
-        key_labels=_positions(prototypes),
-        pairs=(_positions(features), samples.labels),
+        pull="key_of_anchor",
+        leave_out="pulled",
+        partners=samples.labels,
         form=form,
     )
-    target = others.paired
+    target = others.pulled
     if margin and margin_kind == "cosine":
         target = target - margin / temperature
     elif margin:
@@ -273,10 +271,6 @@ def _softmax_loss(
     # The threshold is where softplus(x) = x to the last digit of float64, not torch's 20.
     values = F.softplus(others - target, threshold=45.0)
     return reduce_anchors(values, samples, class_weights=class_weights, reduction=reduction)
-
-
-def _positions(rows: Tensor) -> Tensor:
-    return torch.arange(len(rows), device=rows.device)
 
 
 def _root(values: Tensor) -> Tensor:
