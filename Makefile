@@ -24,7 +24,7 @@ unit: $(INSTALLED)
 
 # Once more with every annotated shape and dtype checked at each call.
 typed: $(INSTALLED)
-	$(BIN)/python -m pytest tests -p typed_calls -m "not bad_input and not compiled and not whole_program"
+	PROTOSPHERE_TYPED_CALLS=1 $(BIN)/python -m pytest tests -m "not bad_input and not compiled and not whole_program"
 
 # The built wheel, imported from an environment that holds what it declares and nothing else.
 wheel: $(INSTALLED)

@@ -16,10 +16,11 @@ app = typer.Typer(
 app.command()(doctor)
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"protosphere {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

@@ -46,16 +46,15 @@ class _Normalise(torch.autograd.Function):
     def forward(ctx: Any, vectors: Tensor) -> Tensor:
         inverse = inverse_lengths(vectors).unsqueeze(-1)
         unit = vectors.to(inverse.dtype) * inverse
-        ctx.save_for_backward(unit, inverse)
-        ctx.input_dtype = vectors.dtype
+        ctx.save_for_backward(vectors, unit)
         return unit
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        unit, inverse = ctx.saved_tensors
+        vectors, unit = ctx.saved_tensors
         radial = (gradient * unit).sum(-1, keepdim=True)
-        for_vectors: Tensor = (gradient - radial * unit) * inverse
-        return for_vectors.to(ctx.input_dtype)
+        tangent: Tensor = (gradient - radial * unit) * inverse_lengths(vectors).unsqueeze(-1)
+        return tangent.to(vectors.dtype)
 
 
 def normalise(vectors: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:

@@ -1,6 +1,6 @@
 """Dot regression (DR): pull each feature onto the fixed prototype of its class, with no repulsion."""
 
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from protosphere.geometry.sphere import squared_chords
@@ -11,7 +11,7 @@ from protosphere.losses.criterion import Criterion
 def dot_regression_loss(
     features: Float[Tensor, "samples dim"],
     prototypes: Float[Tensor, "classes dim"],
-    labels: Int[Tensor, "samples"],
+    labels: Integer[Tensor, "samples"],
     *,
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,

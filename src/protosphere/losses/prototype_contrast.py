@@ -3,7 +3,7 @@
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from protosphere.geometry.sphere import compute_dtype
@@ -28,7 +28,7 @@ Negatives = Literal["samples", "prototypes", "both"]
 def ntce_loss(
     features: Float[Tensor, "samples dim"],
     prototypes: Float[Tensor, "classes dim"],
-    labels: Int[Tensor, "samples"],
+    labels: Integer[Tensor, "samples"],
     *,
     temperature: Temperature = 0.1,
     class_weights: Float[Tensor, "classes"] | None = None,
@@ -73,7 +73,7 @@ def ntce_loss(
 def nonl_loss(
     features: Float[Tensor, "samples dim"],
     prototypes: Float[Tensor, "classes dim"],
-    labels: Int[Tensor, "samples"],
+    labels: Integer[Tensor, "samples"],
     *,
     temperature: Temperature = 0.1,
     min_temperature: float | None = None,
@@ -134,7 +134,7 @@ def nonl_loss(
 
 def ntce_from_logits(
     logits: Float[Tensor, "samples classes"],
-    labels: Int[Tensor, "samples"],
+    labels: Integer[Tensor, "samples"],
     *,
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
@@ -167,7 +167,7 @@ def ntce_from_logits(
 
 def nonl_from_logits(
     logits: Float[Tensor, "samples classes"],
-    labels: Int[Tensor, "samples"],
+    labels: Integer[Tensor, "samples"],
     *,
     negatives: Negatives = "samples",
     class_weights: Float[Tensor, "classes"] | None = None,

@@ -1,7 +1,7 @@
 """Sample against samples: supervised contrastive loss (SCL), and the prototype loss that shares its minimisers."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from protosphere.geometry.sphere import compute_dtype, normalise
@@ -22,7 +22,7 @@ from protosphere.losses.slots import ClassSlots, class_slots
 
 def scl_loss(
     features: Float[Tensor, "samples dim"],
-    labels: Int[Tensor, "samples"],
+    labels: Integer[Tensor, "samples"],
     *,
     temperature: Temperature = 0.1,
     class_weights: Float[Tensor, "classes"] | None = None,
@@ -79,7 +79,7 @@ def scl_loss(
 
 def prototype_loss(
     features: Float[Tensor, "samples dim"],
-    labels: Int[Tensor, "samples"],
+    labels: Integer[Tensor, "samples"],
     *,
     temperature: Temperature = 0.1,
     class_weights: Float[Tensor, "classes"] | None = None,

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from protosphere.geometry.sphere import compute_dtype, squared_chords
@@ -29,7 +29,7 @@ MarginKind = Literal["cosine", "angle"]
 def cross_entropy_loss(
     features: Float[Tensor, "samples dim"],
     prototypes: Float[Tensor, "classes dim"],
-    labels: Int[Tensor, "samples"],
+    labels: Integer[Tensor, "samples"],
     *,
     bias: Float[Tensor, "classes"] | None = None,
     temperature: Temperature = 1.0,
@@ -86,7 +86,7 @@ def cross_entropy_loss(
 def normface_loss(
     features: Float[Tensor, "samples dim"],
     prototypes: Float[Tensor, "classes dim"],
-    labels: Int[Tensor, "samples"],
+    labels: Integer[Tensor, "samples"],
     *,
     temperature: Temperature = 0.1,
     margin: float = 0.0,
@@ -152,7 +152,7 @@ def normface_loss(
 
 def normface_from_logits(
     logits: Float[Tensor, "samples classes"],
-    labels: Int[Tensor, "samples"],
+    labels: Integer[Tensor, "samples"],
     *,
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,

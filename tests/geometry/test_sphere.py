@@ -1,0 +1,86 @@
+"""Normalisation and cosines: the rule at zero, gradients, precision."""
+
+import math
+
+import pytest
+import torch
+
+from protosphere.geometry import cosines, normalise, squared_chords
+from protosphere.geometry.sphere import inner_products
+
+F64 = torch.float64
+
+
+def test_unit_length_and_direction() -> None:
+    vectors = torch.randn(4, 3, 7, dtype=F64)
+    unit = normalise(vectors)
+    torch.testing.assert_close(unit.norm(dim=-1), torch.ones(4, 3, dtype=F64))
+    torch.testing.assert_close(unit * vectors.norm(dim=-1, keepdim=True), vectors)
+
+
+def test_gradient_is_right_and_tangent() -> None:
+    vectors = torch.randn(5, 4, dtype=F64).requires_grad_()
+    assert torch.autograd.gradcheck(normalise, (vectors,))
+    assert torch.autograd.gradgradcheck(normalise, (vectors,))
+    (normalise(vectors) * torch.randn(5, 4, dtype=F64)).sum().backward()
+    assert (vectors.grad * vectors).sum(1).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_what_has_no_direction_maps_to_zero_with_a_zero_gradient(dtype: torch.dtype) -> None:
+    wide = torch.promote_types(dtype, torch.float32)
+    limit = math.sqrt(torch.finfo(wide).tiny)
+    lengths = [0.0, limit / 2 if dtype not in (torch.float16,) else 0.0, 1.0]
+    vectors = torch.tensor([[length, 0.0] for length in lengths], dtype=dtype).requires_grad_()
+    unit = normalise(vectors)
+    assert unit.dtype == wide
+    assert unit.tolist() == [[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]]
+    unit.sum().backward()
+    assert vectors.grad.tolist() == [[0.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
+
+
+def test_short_and_long_vectors_keep_their_direction_and_a_finite_gradient() -> None:
+    for length in (1e-18, 1e-6, 1e6, 1e18):
+        vectors = (torch.tensor([[0.6, 0.8]]) * length).requires_grad_()
+        unit = normalise(vectors)
+        torch.testing.assert_close(unit.detach(), torch.tensor([[0.6, 0.8]]))
+        unit[0, 0].backward()
+        torch.testing.assert_close(vectors.grad * length, torch.tensor([[0.64, -0.48]]))
+    too_long = torch.full((1, 4), 3e38).requires_grad_()
+    normalise(too_long).sum().backward()
+    assert torch.equal(too_long.grad, torch.zeros(1, 4))
+
+
+def test_cosines_are_those_of_the_definition_in_float32_or_wider() -> None:
+    left, right = torch.randn(3, 8), torch.randn(5, 8)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        a, b = left.to(dtype), right.to(dtype)
+        got = cosines(a, b)
+        assert got.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        exact = torch.nn.functional.cosine_similarity(a.double()[:, None], b.double()[None], dim=-1)
+        assert (got.double() - exact).abs().max() < 5e-7
+
+
+def test_products_step_out_of_autocast_in_both_directions() -> None:
+    left, right = torch.randn(6, 9).requires_grad_(), torch.randn(4, 9).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        product = inner_products(left, right)
+        product.square().sum().backward()
+    exact = 2 * (left.detach() @ right.detach().mT) @ right.detach()
+    assert product.dtype == torch.float32
+    torch.testing.assert_close(left.grad, exact)
+
+
+def test_chords_keep_their_digits_where_the_cosine_has_none() -> None:
+    base = torch.tensor([[1.0, 0.0]])
+    for angle in (1e-6, 1e-3, 0.5, math.pi):
+        turned = torch.tensor([[math.cos(angle), math.sin(angle)]], dtype=F64).float()
+        wanted = (2 * math.sin(angle / 2)) ** 2
+        assert squared_chords(base, turned).item() == pytest.approx(wanted, rel=1e-5)
+    assert squared_chords(base, torch.zeros(1, 2)).item() == 2
+
+
+@pytest.mark.bad_input
+def test_cosines_of_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match=r"two matrices of the same width.*got shapes \(2, 3\) and \(2, 4\)"):
+        cosines(torch.ones(2, 3), torch.ones(2, 4))
