@@ -46,14 +46,16 @@ class _Normalise(torch.autograd.Function):
     def forward(ctx: Any, vectors: Tensor) -> Tensor:
         inverse = inverse_lengths(vectors).unsqueeze(-1)
         unit = vectors.to(inverse.dtype) * inverse
-        ctx.save_for_backward(vectors, unit)
+        ctx.save_for_backward(vectors, unit, inverse)
         return unit
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        vectors, unit = ctx.saved_tensors
-        radial = (gradient * unit).sum(-1, keepdim=True)
-        tangent: Tensor = (gradient - radial * unit) * inverse_lengths(vectors).unsqueeze(-1)
+        vectors, unit, inverse = ctx.saved_tensors
+        if torch.is_grad_enabled():  # A gradient of the gradient needs to know that lengths depend on the vectors.
+            inverse = inverse_lengths(vectors).unsqueeze(-1)
+        radial = torch.linalg.vecdot(gradient, unit).unsqueeze(-1)
+        tangent: Tensor = torch.addcmul(gradient, radial, unit, value=-1).mul_(inverse)
         return tangent.to(vectors.dtype)
 
 

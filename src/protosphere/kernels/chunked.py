@@ -292,14 +292,18 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     problem = _Problem(*inputs)
-    lse, _, kept = output
+    lse, pulled, kept = output
     ctx.mark_non_differentiable(kept)
+    ctx.set_materialize_grads(False)  # Or the kept matrix would get a gradient of zeros of its own size.
     ctx.save_for_backward(*problem[:_TENSORS], lse, kept)
+    ctx.pulled_size = len(pulled)
     ctx.constants = problem[_TENSORS:]
 
 
-def _differentiate(ctx: Any, grad_lse: Tensor, grad_pulled: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, grad_lse: Tensor | None, grad_pulled: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     *tensors, lse, kept = ctx.saved_tensors
+    grad_lse = torch.zeros_like(lse) if grad_lse is None else grad_lse
+    grad_pulled = lse.new_zeros(ctx.pulled_size) if grad_pulled is None else grad_pulled
     wanted = list(ctx.needs_input_grad[:4])
     gradients = _backward(grad_lse, grad_pulled, lse, kept, wanted, *tensors, *ctx.constants)
     given = (gradient if want else None for gradient, want in zip(gradients, wanted, strict=True))

@@ -22,7 +22,11 @@ def logsumexp_and_pulled(
     dtype = compute_dtype(anchors, keys, scale)
     if on_sphere:
         anchors, keys = normalise(anchors), normalise(keys)
-    similarities = inner_products(anchors.to(dtype) * scale, keys.to(dtype))
+    anchors, keys = anchors.to(dtype), keys.to(dtype)
+    if len(anchors) <= len(keys):
+        similarities = inner_products(anchors * scale, keys)
+    else:
+        similarities = inner_products(anchors, keys * scale)
     row = torch.arange(len(anchors), device=anchors.device)[:, None]
     column = torch.arange(len(keys), device=keys.device)[None, :]
     pulled, values = similarities.new_zeros(0), similarities
