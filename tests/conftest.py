@@ -26,8 +26,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Both forms of the primitive; the chunked one with tiles so small that even a tiny batch has many."""
     from protosphere.kernels import chunked
 
-    monkeypatch.setattr(chunked, "_TILE_ON_CPU", 3)
-    monkeypatch.setattr(chunked, "_BLOCK", 2)
+    monkeypatch.setattr(chunked, "_SIDE_ON_CPU", 3)
     if "again" in request.param:
         monkeypatch.setattr(chunked, "_KEPT", 0)
     return str(request.param).split(",")[0]

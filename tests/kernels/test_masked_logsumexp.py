@@ -119,7 +119,7 @@ def _largest_allocation(step) -> int:
 
 @pytest.mark.parametrize("leave_out", ["nothing", "pulled"])
 def test_chunked_never_holds_the_matrix(leave_out: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked, "_TILE_ON_CPU", 64)
+    monkeypatch.setattr(chunked, "_SIDE_ON_CPU", 64)
     monkeypatch.setattr(chunked, "_KEPT", 0)
     anchors, keys = torch.randn(600, 4).requires_grad_(), torch.randn(700, 4).requires_grad_()
 
@@ -141,7 +141,7 @@ def test_operators_are_what_they_declare(keep: bool) -> None:
     """torch's own checks of a custom operator: schema, shapes without data, autograd, and tracing."""
     anchors, keys = torch.randn(4, 3).requires_grad_(), torch.randn(6, 3).requires_grad_()
     scale, partners = torch.tensor(2.0).requires_grad_(), torch.tensor([0, 1, 2, 3, 0, 1])
-    arguments = (anchors, keys, scale, None, partners, None, None, "anchor_of_key", "pulled", True, 2, keep)
+    arguments = (anchors, keys, scale, None, partners, None, None, "anchor_of_key", "pulled", True, keep)
     torch.library.opcheck(chunked._forward, arguments)
 
 

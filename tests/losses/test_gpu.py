@@ -5,7 +5,14 @@ import torch
 
 from support.table import TABLE, Row
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),
+    # torch's own remarks on graphs, on TF32 and on the tool that finds waits.
+    pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 every_loss = pytest.mark.parametrize("row", TABLE, ids=str)
 
 

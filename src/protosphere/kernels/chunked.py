@@ -8,13 +8,10 @@ from torch import Tensor
 
 from protosphere.geometry.sphere import compute_dtype, inverse_lengths
 
-# How many vectors are normalised or projected at a time: a block of them stays in the cache.
-_BLOCK = 1024
-
-# The side of a tile: 4 MiB in float32 on the CPU, where a tile should stay in the cache; 64 MiB elsewhere, where it
-# should fill the device.
-_TILE_ON_CPU = 1024
-_TILE = 4096
+# The side of a tile, and how many vectors are normalised or projected at a time. On the CPU a tile (4 MiB in float32)
+# should stay in the cache; elsewhere (64 MiB) it should fill the device.
+_SIDE_ON_CPU = 1024
+_SIDE = 4096
 
 # The largest matrix that the forward keeps for the backward (64 MiB in float32); beyond it tiles are computed again,
 # which costs one more matrix product on top of three.
@@ -34,18 +31,23 @@ class _Problem(NamedTuple):
     pull: str
     leave_out: str
     on_sphere: bool
-    tile: int
     keep: bool
 
 
 _TENSORS = 7
 _SCHEMA = (
     "Tensor anchors, Tensor keys, Tensor scale, Tensor? key_log_weights, Tensor? partners, Tensor? anchor_labels, "
-    "Tensor? key_labels, str pull, str leave_out, bool on_sphere, int tile, bool keep"
+    "Tensor? key_labels, str pull, str leave_out, bool on_sphere, bool keep"
 )
 
 
-def _blocks(length: int, size: int = _BLOCK) -> Iterator[slice]:
+def _side(tensor: Tensor) -> int:
+    return _SIDE_ON_CPU if tensor.device.type == "cpu" else _SIDE
+
+
+def _blocks(tensor: Tensor) -> Iterator[slice]:
+    """The rows of a matrix, a block at a time."""
+    length, size = len(tensor), _side(tensor)
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
@@ -57,7 +59,7 @@ class _Operand:
         self.inverse: Tensor | None = None
         if on_sphere:
             self.inverse = torch.empty(len(vectors), dtype=dtype, device=vectors.device)
-            for rows in _blocks(len(vectors)):
+            for rows in _blocks(vectors):
                 self.inverse[rows] = inverse_lengths(vectors[rows].to(dtype))
 
     def __getitem__(self, rows: slice | Tensor) -> Tensor:
@@ -67,7 +69,7 @@ class _Operand:
     def pull_back(self, gradient: Tensor) -> Tensor:
         """Turn, in place, a gradient for the operand into one for the vectors: the tangent projection comes last."""
         if self.inverse is not None:
-            for rows in _blocks(len(gradient)):
+            for rows in _blocks(gradient):
                 unit = self[rows]
                 radial = torch.linalg.vecdot(gradient[rows], unit).unsqueeze(-1)
                 gradient[rows].addcmul_(radial, unit, value=-1).mul_(self.inverse[rows].unsqueeze(-1))
@@ -95,11 +97,12 @@ def _tiles(problem: _Problem, scaled_anchors: Tensor, keys: _Operand, kept: Tens
     One scratch serves all tiles: fresh memory for each would be paid for in page faults. Where the whole matrix is
     kept, a tile's similarities are a part of ``kept``; else they are the scratch itself.
     """
-    shared = scaled_anchors.new_empty(min(problem.tile, len(scaled_anchors)) * min(problem.tile, len(problem.keys)))
+    side = _side(scaled_anchors)
+    shared = scaled_anchors.new_empty(min(side, len(scaled_anchors)) * min(side, len(problem.keys)))
     done = 0
-    for at_keys in _blocks(len(problem.keys), problem.tile):
+    for at_keys in _blocks(problem.keys):
         block = keys[at_keys]
-        for at_anchors in _blocks(len(scaled_anchors), problem.tile):
+        for at_anchors in _blocks(scaled_anchors):
             shape = (at_anchors.stop - at_anchors.start, len(block))
             size = shape[0] * shape[1]
             scratch = shared[:size].view(shape)
@@ -307,7 +310,7 @@ def _differentiate(ctx: Any, grad_lse: Tensor | None, grad_pulled: Tensor | None
     wanted = list(ctx.needs_input_grad[:4])
     gradients = _backward(grad_lse, grad_pulled, lse, kept, wanted, *tensors, *ctx.constants)
     given = (gradient if want else None for gradient, want in zip(gradients, wanted, strict=True))
-    return (*given, *(None,) * 8)
+    return (*given, *(None,) * 7)
 
 
 _forward.register_autograd(_differentiate, setup_context=_remember)
@@ -339,7 +342,6 @@ def logsumexp_and_pulled(
         pull,
         leave_out,
         on_sphere,
-        _TILE_ON_CPU if anchors.device.type == "cpu" else _TILE,
         keep,
     )
     return lse, pulled
