@@ -1,0 +1,65 @@
+"""The documents say what is true: their code runs, their tables are the committed results, their links lead somewhere."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import protosphere.losses
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+
+
+def test_the_readme_runs_from_top_to_bottom() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert len(blocks) >= 4
+    namespace: dict = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), namespace)
+    assert namespace["loss"].requires_grad
+    assert namespace["predictions"].shape == (128,)
+
+
+def test_the_readme_has_the_tables_of_the_committed_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    sys.modules.pop("losses", None)
+    from readme import with_tables
+
+    text = (ROOT / "README.md").read_text()
+    assert with_tables(text) == text
+    assert "times as fast" in text
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_to_files(document: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text()):
+        assert "://" in target or (ROOT / target).exists(), target
+
+
+def test_the_architecture_leads_to_every_loss_and_every_room() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for name in protosphere.losses.__all__:
+        if name.endswith("_loss"):
+            assert sys.modules[getattr(protosphere.losses, name).__module__].__file__.split("src/")[1] in text, name
+    rooms = [path.name for path in (ROOT / "src/protosphere").iterdir() if (path / "__init__.py").exists()]
+    assert all(f"  {room}/" in text for room in rooms)
+    assert len(text.splitlines()) <= 70, "one page"
+
+
+def test_every_file_says_its_purpose_and_stays_readable() -> None:
+    for folder in ("src", "tests", "examples", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            source = path.read_text()
+            assert not source or ast.get_docstring(ast.parse(source)), path
+            assert len(source.splitlines()) <= 400 or folder == "tests", path
+
+
+def test_every_public_loss_has_formula_arguments_and_doctest() -> None:
+    for name in protosphere.losses.__all__:
+        thing = getattr(protosphere.losses, name)
+        if name[0].islower():
+            for part in ("ℓ_i =", "Args:", "Returns:", "Raises:", ">>> "):
+                assert part in thing.__doc__, (name, part)
