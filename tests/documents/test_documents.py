@@ -1,4 +1,4 @@
-"""The documents say what is true: their code runs, their tables are the committed results, their links lead somewhere."""
+"""The documents say what is true: code that runs, tables from the committed results, links that lead somewhere."""
 
 import ast
 import re
