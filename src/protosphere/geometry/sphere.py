@@ -54,7 +54,8 @@ class _Normalise(torch.autograd.Function):
         vectors, unit, inverse = ctx.saved_tensors
         if torch.is_grad_enabled():  # A gradient of the gradient needs to know that lengths depend on the vectors.
             inverse = inverse_lengths(vectors).unsqueeze(-1)
-        radial = torch.linalg.vecdot(gradient, unit).unsqueeze(-1)
+        with torch.autocast(gradient.device.type, enabled=False):
+            radial = torch.linalg.vecdot(gradient, unit).unsqueeze(-1)
         tangent: Tensor = torch.addcmul(gradient, radial, unit, value=-1).mul_(inverse)
         return tangent.to(vectors.dtype)
 
