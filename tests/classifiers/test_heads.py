@@ -50,6 +50,7 @@ def test_cosine_logits_are_scaled_cosines_and_fit_the_losses() -> None:
     assert [name for name, _ in head.named_parameters()] == ["prototypes"]
     half = head(features.bfloat16())
     assert half.dtype == torch.float32
+    assert head.bfloat16().temperature == 0.2
 
 
 def test_a_learned_temperature_belongs_to_the_head() -> None:
@@ -80,7 +81,7 @@ def test_heads_that_make_no_sense() -> None:
         (lambda: FixedFrameClassifier(4, 3, frame="random"), 'frame must be "simplex" or "separated"; got \'random\''),
         (
             lambda: CosineClassifier(4, 3)(torch.ones(2, 5)),
-            r"must have width 4, the head's; got shape \(2, 5\)",
+            r"matrix \(samples, 4\), as wide as the head; got \(2, 5\)",
         ),
     ):
         with pytest.raises(ValueError, match=sentence):

@@ -21,7 +21,7 @@ def _loop(anchors, keys, temperature, similarity, pull, leave_out, partners, a_l
     for a, anchor in enumerate(anchors):
         terms = []
         for k, key in enumerate(keys):
-            scaled = (anchor * key).sum() / temperature
+            scaled = ((anchor * key).sum() - (1 if similarity == "cosine" else 0)) / temperature
             pulls = {
                 "nothing": False,
                 "key_of_anchor": pull == "key_of_anchor" and partners[a] == k,
@@ -141,8 +141,50 @@ def test_operators_are_what_they_declare(keep: bool) -> None:
     """torch's own checks of a custom operator: schema, shapes without data, autograd, and tracing."""
     anchors, keys = torch.randn(4, 3).requires_grad_(), torch.randn(6, 3).requires_grad_()
     scale, partners = torch.tensor(2.0).requires_grad_(), torch.tensor([0, 1, 2, 3, 0, 1])
-    arguments = (anchors, keys, scale, None, partners, None, None, "anchor_of_key", "pulled", True, keep)
-    torch.library.opcheck(chunked._forward, arguments)
+    pull = ("anchor_of_key", "chords" if keep else "matrix", "pulled")
+    torch.library.opcheck(chunked._forward, (anchors, keys, scale, None, partners, None, None, *pull, True, keep))
+
+
+def test_partners_by_chords_equal_those_of_the_matrix_and_keep_more_digits(form: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    anchors = torch.randn(4, 6, dtype=F64, generator=generator)
+    keys = 3 * anchors[[2, 0, 1, 1, 3]] + 1e-4 * torch.randn(5, 6, dtype=F64, generator=generator)
+    partners, results = torch.tensor([2, 0, 1, 1, 3]), {}
+    for dtype, pull_from in ((F64, "matrix"), (F64, "chords"), (torch.float32, "chords"), (torch.float32, "matrix")):
+        a, k = anchors.to(dtype).requires_grad_(), keys.to(dtype).requires_grad_()
+        scale = torch.tensor(0.2, dtype=dtype, requires_grad=True)
+        values, pulled = masked_logsumexp(
+            a,
+            k,
+            temperature=scale,
+            pull="anchor_of_key",
+            pull_from=pull_from,
+            leave_out="pulled",
+            partners=partners,
+            form=form,
+        )
+        gradients = torch.autograd.grad(values.sum() - 2 * pulled.sum(), (a, k, scale))
+        results[dtype, pull_from] = [tensor.double() for tensor in (values, pulled, *gradients)]
+    for matrix, chords in zip(results[F64, "matrix"], results[F64, "chords"], strict=True):
+        torch.testing.assert_close(chords, matrix, rtol=1e-6, atol=1e-12)
+    exact = results[F64, "chords"][1]
+    error = {
+        pull_from: ((results[torch.float32, pull_from][1] - exact) / exact).abs().max()
+        for pull_from in ("matrix", "chords")
+    }
+    assert error["chords"] < 2e-2 < error["matrix"]
+
+
+def test_chunked_says_that_it_has_no_second_derivative() -> None:
+    anchors, keys = torch.randn(3, 4).requires_grad_(), torch.randn(5, 4)
+    for form in ("eager", "chunked"):
+        values = masked_logsumexp(anchors, keys, form=form).values
+        if form == "eager":
+            (slope,) = torch.autograd.grad(values.sum(), anchors, create_graph=True)
+            assert torch.autograd.grad(slope.square().sum(), anchors)[0].abs().sum() > 0
+        else:
+            with pytest.raises(RuntimeError, match='ask for form="eager"'):
+                torch.autograd.grad(values.sum(), anchors, create_graph=True)
 
 
 def test_choice_follows_size() -> None:
@@ -158,8 +200,17 @@ def test_choices_that_do_not_make_sense() -> None:
         ({"form": "fused"}, "form must be one of auto, eager, chunked; got 'fused'"),
         ({"pull": "all"}, "pull must be one of nothing, key_of_anchor, anchor_of_key, same_label; got 'all'"),
         ({"leave_out": "pulled"}, 'leave_out="pulled" needs something that is pulled; got pull="nothing"'),
-        ({"pull": "same_label"}, 'pull="same_label" needs anchor_labels and key_labels; at least one is missing'),
-        ({"pull": "key_of_anchor"}, "pull='key_of_anchor' needs partners; got none"),
+        ({"similarity": "cos"}, "similarity must be one of cosine, dot; got 'cos'"),
+        ({"temperature": -1.0}, "temperature must be a positive number; got -1.0"),
+        ({"pull": "same_label"}, r"anchor_labels must have shape \(3,\) for pull='same_label'; got nothing"),
+        ({"pull": "key_of_anchor"}, r"partners must have shape \(3,\) for pull='key_of_anchor'; got nothing"),
+        ({"key_log_weights": torch.ones(2)}, r"key_log_weights must have shape \(3,\).*; got shape \(2,\)"),
+        (
+            {"pull": "key_of_anchor", "partners": torch.arange(3), "pull_from": "chords", "similarity": "dot"},
+            'pull_from="chords" is for cosines of partners',
+        ),
     ):
         with pytest.raises(ValueError, match=sentence):
             masked_logsumexp(square, square, **options)
+    with pytest.raises(ValueError, match=r"matrices of the same width.*got shapes \(3, 3\) and \(3,\)"):
+        masked_logsumexp(square, square[0])

@@ -10,9 +10,11 @@ def check_head(dim: int, num_classes: int) -> None:
 
 
 def check_width(features: Tensor, dim: int) -> None:
-    """Raise ValueError unless the features are as wide as the head."""
-    if features.ndim < 1 or features.shape[-1] != dim:
-        raise ValueError(f"features must have width {dim}, the head's; got shape {tuple(features.shape)}")
+    """Raise ValueError unless the features are a matrix as wide as the head."""
+    if features.ndim != 2 or features.shape[1] != dim:
+        raise ValueError(
+            f"features must be a matrix (samples, {dim}), as wide as the head; got {tuple(features.shape)}"
+        )
 
 
 def check_positive(value: float, name: str) -> None:

@@ -28,7 +28,7 @@ class CosineClassifier(nn.Module):
     tensor(True)
     """
 
-    log_temperature: Tensor
+    log_temperature: Tensor | None
 
     def __init__(
         self,
@@ -44,16 +44,15 @@ class CosineClassifier(nn.Module):
         if temperature_kind not in ("fixed", "learned"):
             raise ValueError(f'temperature_kind must be "fixed" or "learned"; got {temperature_kind!r}')
         self.prototypes = nn.Parameter(torch.randn(num_classes, dim))
-        log_temperature = torch.tensor(math.log(temperature))
-        if temperature_kind == "learned":
-            self.log_temperature = nn.Parameter(log_temperature)
-        else:
-            self.register_buffer("log_temperature", log_temperature)
+        # A fixed one is a number and no buffer, so that casting the model to half precision does not round it.
+        self._fixed_temperature = temperature
+        learned = nn.Parameter(torch.tensor(math.log(temperature))) if temperature_kind == "learned" else None
+        self.register_parameter("log_temperature", learned)
 
     @property
-    def temperature(self) -> Float[Tensor, ""]:
-        """τ, with a gradient if it is learned: hand it to the loss."""
-        return self.log_temperature.exp()
+    def temperature(self) -> float | Float[Tensor, ""]:
+        """τ: a number, or a tensor with a gradient if it is learned. Hand it to the loss."""
+        return self._fixed_temperature if self.log_temperature is None else self.log_temperature.exp()
 
     def forward(self, features: Float[Tensor, "samples dim"]) -> Float[Tensor, "samples classes"]:
         """The logits: scaled cosines in float32 or wider, for a loss from logits."""

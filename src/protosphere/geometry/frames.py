@@ -79,8 +79,8 @@ def nearest_etf(
     _check_finite(class_means, "class_means")
     if not 0 <= proximity < math.inf:
         raise ValueError(f"proximity must be a finite number, at least 0; got {proximity}")
-    if (proximity > 0) != (previous is not None):
-        raise ValueError("proximity and previous go together: give both, or neither")
+    if proximity > 0 and previous is None:
+        raise ValueError("proximity needs a previous frame; got none")
     target = class_means.double()
     if previous is not None:
         if previous.shape != class_means.shape:
@@ -112,7 +112,7 @@ def separated_code(num_classes: int, dim: int, *, seed: int = 0, steps: int = 20
         One prototype a row, in float64.
 
     Raises:
-        ValueError: fewer than two classes, or more than two on a line.
+        ValueError: fewer than two classes, more than two on a line, or no steps.
 
     >>> code = separated_code(6, 3)
     >>> float((code @ code.T - 2 * torch.eye(6)).max().round(decimals=6))
@@ -128,20 +128,27 @@ def separated_code(num_classes: int, dim: int, *, seed: int = 0, steps: int = 20
         sizes = [num_classes // groups + (group < num_classes % groups) for group in range(groups)]
         blocks: Tensor = torch.block_diag(*(_simplex(size) for size in sizes))
         return blocks @ _haar(dim, dim, seed).mT
-    return _descend(num_classes, dim, seed, steps)
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1; got {steps}")
+    # Small codes have shallow local minima, and starting again is cheap.
+    starts = 5 if num_classes <= 50 else 1
+    with torch.inference_mode(False), torch.enable_grad():
+        codes = [_descend(num_classes, dim, seed * starts + start, steps) for start in range(starts)]
+    return min(codes, key=lambda code: float((code @ code.mT).fill_diagonal_(-1).max()))
 
 
 def _simplex(num_classes: int) -> Tensor:
     """√(K/(K−1)) V: the simplex in its own K − 1 dimensions (Helmert's basis: column j sets j + 1 against 0…j)."""
-    order = torch.arange(1, num_classes, dtype=torch.float64)
-    basis = torch.ones(num_classes, num_classes - 1, dtype=torch.float64).triu()
-    basis[torch.arange(1, num_classes), torch.arange(num_classes - 1)] = -order
+    order = torch.arange(1, num_classes, dtype=torch.float64, device="cpu")
+    basis = torch.ones(num_classes, num_classes - 1, dtype=torch.float64, device="cpu").triu()
+    basis.diagonal(-1).copy_(-order)
     return basis / (order * (order + 1)).sqrt() * math.sqrt(num_classes / (num_classes - 1))
 
 
 def _haar(rows: int, columns: int, seed: int) -> Tensor:
     """Orthonormal columns, uniformly distributed: QR of a Gaussian matrix with the signs of R's diagonal fixed."""
-    gaussian = torch.randn(rows, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    gaussian = torch.randn(rows, columns, dtype=torch.float64, device="cpu", generator=generator)
     q, r = torch.linalg.qr(gaussian)
     columns_of_fixed_sign: Tensor = q * r.diagonal().sign()
     return columns_of_fixed_sign
@@ -149,10 +156,10 @@ def _haar(rows: int, columns: int, seed: int) -> Tensor:
 
 def _descend(num_classes: int, dim: int, seed: int, steps: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    code = torch.randn(num_classes, dim, dtype=torch.float64, generator=generator)
+    code = torch.randn(num_classes, dim, dtype=torch.float64, device="cpu", generator=generator)
     code = normalise(code).requires_grad_()
     best, least = code.detach().clone(), math.inf
-    itself = torch.eye(num_classes, dtype=torch.bool)
+    itself = torch.eye(num_classes, dtype=torch.bool, device="cpu")
     optimizer = torch.optim.Adam([code], lr=0.1)
     for step in range(steps):
         progress = step / steps

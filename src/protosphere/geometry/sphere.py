@@ -42,15 +42,20 @@ class _Normalise(torch.autograd.Function):
     Autograd through the division would form 1/‖v‖³, which overflows for short float32 vectors.
     """
 
-    @staticmethod
-    def forward(ctx: Any, vectors: Tensor) -> Tensor:
-        inverse = inverse_lengths(vectors).unsqueeze(-1)
-        unit = vectors.to(inverse.dtype) * inverse
-        ctx.save_for_backward(vectors, unit, inverse)
-        return unit
+    generate_vmap_rule = True
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def forward(vectors: Tensor) -> tuple[Tensor, Tensor]:
+        inverse = inverse_lengths(vectors).unsqueeze(-1)
+        return vectors.to(inverse.dtype) * inverse, inverse
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs, *output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> Tensor:
         vectors, unit, inverse = ctx.saved_tensors
         if torch.is_grad_enabled():  # A gradient of the gradient needs to know that lengths depend on the vectors.
             inverse = inverse_lengths(vectors).unsqueeze(-1)
@@ -65,9 +70,9 @@ def normalise(vectors: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]
 
     u = v / ‖v‖, calculated and returned in float32 or wider.
 
-    A vector shorter than the root of the smallest normal number (1.1e-19 in float32, 1.5e-154 in
-    float64), or so long that its length overflows, has no direction that can be calculated: it
-    maps to zero and receives a zero gradient.
+    A finite vector shorter than the root of the smallest normal number (1.1e-19 in float32, 1.5e-154 in float64), or
+    so long that its length overflows, has no direction that can be calculated: it maps to zero and receives a zero
+    gradient.
 
     Args:
         vectors: any number of leading axes; the last one is the dimension of the sphere's space.
@@ -79,24 +84,33 @@ def normalise(vectors: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]
     tensor([[0.6000, 0.8000],
             [0.0000, 0.0000]])
     """
-    unit: Tensor = _Normalise.apply(vectors)
-    return unit
+    unit, _ = _Normalise.apply(vectors)
+    result: Tensor = unit
+    return result
 
 
 class _Product(torch.autograd.Function):
     """a bᵀ, forward and backward outside autocast: products in bfloat16 would cost the gradient its digits."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
-        ctx.save_for_backward(left, right)
+    def forward(left: Tensor, right: Tensor) -> Tensor:
         with torch.autocast(left.device.type, enabled=False):
             return left @ right.mT
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         left, right = ctx.saved_tensors
         with torch.autocast(gradient.device.type, enabled=False):
-            return gradient @ right, gradient.mT @ left
+            return (
+                gradient @ right if ctx.needs_input_grad[0] else None,
+                gradient.mT @ left if ctx.needs_input_grad[1] else None,
+            )
 
 
 def inner_products(
@@ -147,9 +161,23 @@ def squared_chords(left: Float[Tensor, "rows dim"], right: Float[Tensor, "rows d
     Returns:
         One value a row, in float32 or wider.
 
+    Raises:
+        ValueError: the two are not matrices of one shape.
+
     >>> squared_chords(torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 5.0]]))
     tensor([2.])
     """
-    present = (inverse_lengths(left.detach()) > 0) & (inverse_lengths(right.detach()) > 0)
-    squares = (normalise(left) - normalise(right)).square().sum(-1)
-    return torch.where(present, squares, 2)
+    if left.shape != right.shape or left.ndim != 2:
+        raise ValueError(
+            "squared_chords needs two matrices of one shape, one pair of vectors a row; "
+            f"got shapes {tuple(left.shape)} and {tuple(right.shape)}"
+        )
+    dtype = compute_dtype(left, right)
+    return unit_squared_chords(normalise(left.to(dtype)), normalise(right.to(dtype)))
+
+
+def unit_squared_chords(left: Float[Tensor, "rows dim"], right: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows"]:
+    """The same between vectors that :func:`normalise` has made."""
+    # ‖u − 0‖² would be 1, but a zero vector stands at a right angle to everything.
+    lengths = (torch.linalg.vector_norm(vectors.detach(), dim=-1) for vectors in (left, right))
+    return torch.where(torch.minimum(*lengths) == 0, 2, (left - right).square().sum(-1))

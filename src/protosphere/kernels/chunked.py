@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from protosphere.geometry.sphere import compute_dtype, inverse_lengths
+from protosphere.geometry.sphere import compute_dtype, inverse_lengths, unit_squared_chords
 
 # The side of a tile, and how many vectors are normalised or projected at a time. On the CPU a tile (4 MiB in float32)
 # should stay in the cache; elsewhere (64 MiB) it should fill the device.
@@ -29,6 +29,7 @@ class _Problem(NamedTuple):
     anchor_labels: Tensor | None
     key_labels: Tensor | None
     pull: str
+    pull_from: str
     leave_out: str
     on_sphere: bool
     keep: bool
@@ -37,7 +38,7 @@ class _Problem(NamedTuple):
 _TENSORS = 7
 _SCHEMA = (
     "Tensor anchors, Tensor keys, Tensor scale, Tensor? key_log_weights, Tensor? partners, Tensor? anchor_labels, "
-    "Tensor? key_labels, str pull, str leave_out, bool on_sphere, bool keep"
+    "Tensor? key_labels, str pull, str pull_from, str leave_out, bool on_sphere, bool keep"
 )
 
 
@@ -126,8 +127,9 @@ class _Partners:
         position = torch.arange(len(partner), device=partner.device)
         self.where = partner * columns + position if of_keys else position * columns + partner
 
-    def read(self, similarities: Tensor, pulled: Tensor) -> None:
-        pulled[self.asking] = torch.where(self.inside, similarities.view(-1)[self.where], pulled[self.asking])
+    def read(self, similarities: Tensor, top: Tensor, pulled: Tensor) -> None:
+        found = similarities.view(-1)[self.where] - top
+        pulled[self.asking] = torch.where(self.inside, found, pulled[self.asking])
 
     def leave_out(self, similarities: Tensor) -> None:
         flat = similarities.view(-1)
@@ -151,8 +153,8 @@ class _SameLabel:
         if problem.leave_out == "same_index":
             tile.diagonal(self.same).fill_(0)
 
-    def read(self, similarities: Tensor, pulled: Tensor) -> None:
-        pulled[self.asking] += torch.linalg.vecdot(similarities, self.same)
+    def read(self, similarities: Tensor, top: Tensor, pulled: Tensor) -> None:
+        pulled[self.asking] += torch.linalg.vecdot(similarities, self.same) - self.same.sum(1) * top
 
     def leave_out(self, similarities: Tensor) -> None:
         similarities.masked_fill_(self.same > 0, -torch.inf)
@@ -165,6 +167,16 @@ def _pulled(tile: _Tile, problem: _Problem) -> _Partners | _SameLabel | None:
     if problem.pull == "nothing":
         return None
     return _SameLabel(tile, problem) if problem.pull == "same_label" else _Partners(tile, problem)
+
+
+def _from_chords(problem: _Problem, anchors: _Operand, keys: _Operand) -> Tensor:
+    """Scaled similarities of partners on the sphere, a block at a time, by cos − 1 = −‖u − v‖²/2."""
+    assert problem.partners is not None
+    asking, asked = (keys, anchors) if problem.pull == "anchor_of_key" else (anchors, keys)
+    result = torch.empty(len(problem.partners), dtype=asking.dtype, device=problem.partners.device)
+    for rows in _blocks(problem.partners):
+        result[rows] = unit_squared_chords(asking[rows], asked[problem.partners[rows]])
+    return result.mul_(-problem.scale / 2)
 
 
 def _pulled_size(problem: _Problem) -> int:
@@ -192,6 +204,11 @@ def _operands(problem: _Problem) -> tuple[_Operand, Tensor, _Operand]:
     return anchors, anchors[:].mul(problem.scale), _Operand(problem.keys, dtype, problem.on_sphere)
 
 
+def _top(problem: _Problem, like: Tensor) -> Tensor:
+    """The largest similarity there can be, from which similarities on the sphere are counted."""
+    return problem.scale.to(like.dtype) if problem.on_sphere else like.new_zeros(())
+
+
 def _finite(values: Tensor) -> Tensor:
     """A shift for exponentials: 0 where every pair was left out, so that −∞ − (−∞) never happens."""
     return values.masked_fill(values == -torch.inf, 0)
@@ -203,16 +220,20 @@ def _finite(values: Tensor) -> Tensor:
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     problem = _Problem(*arguments)
     with torch.autocast(problem.anchors.device.type, enabled=False):
-        _, scaled_anchors, keys = _operands(problem)
+        anchors, scaled_anchors, keys = _operands(problem)
+        top = _top(problem, scaled_anchors)
         largest = scaled_anchors.new_full((len(scaled_anchors),), -torch.inf)
         total = torch.zeros_like(largest)
         kept = scaled_anchors.new_empty(_kept_size(problem))
-        similarity_pulled = scaled_anchors.new_zeros(_pulled_size(problem))
+        if problem.pull_from == "chords":
+            similarity_pulled = _from_chords(problem, anchors, keys)
+        else:
+            similarity_pulled = scaled_anchors.new_zeros(_pulled_size(problem))
         for tile in _tiles(problem, scaled_anchors, keys, kept):
             torch.mm(scaled_anchors[tile.at_anchors], tile.keys.mT, out=tile.similarities)
             pulled = _pulled(tile, problem)
-            if pulled:
-                pulled.read(tile.similarities, similarity_pulled)
+            if pulled and problem.pull_from == "matrix":
+                pulled.read(tile.similarities, top, similarity_pulled)
             _leave_out(tile, problem, pulled)
             before = largest[tile.at_anchors]
             now = torch.maximum(before, tile.similarities.amax(1))
@@ -220,7 +241,7 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
             total[tile.at_anchors] *= (before - shift).exp()
             total[tile.at_anchors] += torch.sub(tile.similarities, shift.unsqueeze(1), out=tile.scratch).exp_().sum(1)
             largest[tile.at_anchors] = now
-        return total.log() + _finite(largest), similarity_pulled, kept
+        return total.log() + _finite(largest) - top, similarity_pulled, kept
 
 
 @torch.library.custom_op(
@@ -237,7 +258,8 @@ def _backward(
     for_anchors = for_anchors or for_scale
     with torch.autocast(problem.anchors.device.type, enabled=False):
         anchors, scaled_anchors, keys = _operands(problem)
-        shift, weight = _finite(lse).unsqueeze(1), grad_lse.unsqueeze(1)
+        top = _top(problem, scaled_anchors)
+        shift, weight = (_finite(lse) + top).unsqueeze(1), grad_lse.unsqueeze(1)
         # What nobody asked for stays empty: an operator returns a tensor in every place.
         d_anchors = scaled_anchors.new_zeros(problem.anchors.shape if for_anchors else 0)
         d_keys = scaled_anchors.new_zeros(problem.keys.shape if for_keys else 0)
@@ -256,12 +278,15 @@ def _backward(
                 # Attraction meets repulsion here, as numbers: near collapse they almost cancel, and sums of vectors
                 # would lose what is left.
                 pulled.add(slopes, grad_pulled)
+            if for_scale and problem.on_sphere:
+                d_scale -= slopes.sum()
             if for_anchors:
                 d_anchors[tile.at_anchors].addmm_(slopes, tile.keys)
             if for_keys:
                 d_keys[tile.at_keys].addmm_(slopes.mT, scaled_anchors[tile.at_anchors])
         if for_scale:
-            torch.dot(d_anchors.flatten(), scaled_anchors.flatten(), out=d_scale).div_(problem.scale)
+            # Σ slope · cos from the vectors; on the sphere, where a similarity is scale · (cos − 1), less Σ slope.
+            d_scale += torch.dot(d_anchors.flatten(), scaled_anchors.flatten()).div_(problem.scale)
         if for_anchors:
             d_anchors = anchors.pull_back(d_anchors.mul_(problem.scale))
         if for_keys:
@@ -304,13 +329,15 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, T
 
 
 def _differentiate(ctx: Any, grad_lse: Tensor | None, grad_pulled: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    if torch.is_grad_enabled():
+        raise RuntimeError('the chunked form has no gradient of its gradient; ask for form="eager" to have one')
     *tensors, lse, kept = ctx.saved_tensors
     grad_lse = torch.zeros_like(lse) if grad_lse is None else grad_lse
     grad_pulled = lse.new_zeros(ctx.pulled_size) if grad_pulled is None else grad_pulled
     wanted = list(ctx.needs_input_grad[:4])
     gradients = _backward(grad_lse, grad_pulled, lse, kept, wanted, *tensors, *ctx.constants)
     given = (gradient if want else None for gradient, want in zip(gradients, wanted, strict=True))
-    return (*given, *(None,) * 7)
+    return (*given, *(None,) * 8)
 
 
 _forward.register_autograd(_differentiate, setup_context=_remember)
@@ -325,6 +352,7 @@ def logsumexp_and_pulled(
     anchor_labels: Tensor | None,
     key_labels: Tensor | None,
     pull: str,
+    pull_from: str,
     leave_out: str,
     on_sphere: bool,
 ) -> tuple[Tensor, Tensor]:
@@ -340,6 +368,7 @@ def logsumexp_and_pulled(
         anchor_labels,
         key_labels,
         pull,
+        pull_from,
         leave_out,
         on_sphere,
         keep,

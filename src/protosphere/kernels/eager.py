@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from protosphere.geometry.sphere import compute_dtype, inner_products, normalise
+from protosphere.geometry.sphere import compute_dtype, inner_products, normalise, unit_squared_chords
 
 
 def logsumexp_and_pulled(
@@ -15,39 +15,60 @@ def logsumexp_and_pulled(
     anchor_labels: Tensor | None,
     key_labels: Tensor | None,
     pull: str,
+    pull_from: str,
     leave_out: str,
     on_sphere: bool,
 ) -> tuple[Tensor, Tensor]:
     """The primitive by its definition; memory O(anchors · keys)."""
     dtype = compute_dtype(anchors, keys, scale)
+    anchors, keys = anchors.to(dtype), keys.to(dtype)
     if on_sphere:
         anchors, keys = normalise(anchors), normalise(keys)
-    anchors, keys = anchors.to(dtype), keys.to(dtype)
     if len(anchors) <= len(keys):
         similarities = inner_products(anchors * scale, keys)
     else:
         similarities = inner_products(anchors, keys * scale)
-    row = torch.arange(len(anchors), device=anchors.device)[:, None]
-    column = torch.arange(len(keys), device=keys.device)[None, :]
-    pulled, values = similarities.new_zeros(0), similarities
+    pairs = _pulled_pairs(similarities, partners, anchor_labels, key_labels, pull)
+    values = similarities
     if key_log_weights is not None:
         values = values + key_log_weights.to(dtype)
     if leave_out == "same_index":
-        values = values.masked_fill(row == column, -torch.inf)
-    if pull == "same_label" and anchor_labels is not None and key_labels is not None:
-        pairs = anchor_labels[:, None] == key_labels[None, :]
-        if leave_out == "same_index":
-            pairs = pairs & (row != column)
-        pulled = torch.where(pairs, similarities, 0).sum(1)
-    elif pull == "key_of_anchor" and partners is not None:
-        pairs = partners[:, None] == column
-        pulled = similarities.gather(1, partners[:, None]).squeeze(1)
-    elif pull == "anchor_of_key" and partners is not None:
-        pairs = partners[None, :] == row
-        pulled = similarities.gather(0, partners[None, :]).squeeze(0)
-    if leave_out == "pulled":
+        values = values.masked_fill(_same_index(similarities), -torch.inf)
+    elif leave_out == "pulled":
         values = values.masked_fill(pairs, -torch.inf)
-    return logsumexp(values, 1), pulled
+    # On the sphere similarities are counted from the largest there can be.
+    top = scale if on_sphere else torch.zeros_like(scale)
+    pulled = similarities.new_zeros(0)
+    if pull == "same_label":
+        pulled = torch.where(pairs & ~_same_index(pairs) if leave_out == "same_index" else pairs, similarities - top, 0)
+        pulled = pulled.sum(1)
+    elif partners is not None and pull_from == "matrix":
+        axis = 0 if pull == "anchor_of_key" else 1
+        pulled = similarities.gather(axis, partners.unsqueeze(axis)).squeeze(axis) - top
+    elif partners is not None:
+        asking, asked = (keys, anchors) if pull == "anchor_of_key" else (anchors, keys)
+        asked = asked.index_select(0, partners)
+        pulled = unit_squared_chords(asking, asked) * (-scale / 2)
+    return logsumexp(values, 1) - top, pulled
+
+
+def _pulled_pairs(
+    similarities: Tensor, partners: Tensor | None, anchor_labels: Tensor | None, key_labels: Tensor | None, pull: str
+) -> Tensor:
+    """A matrix that is True where anchor and key are partners, or of one label."""
+    anchors, keys = similarities.shape
+    if pull == "same_label" and anchor_labels is not None and key_labels is not None:
+        return anchor_labels[:, None] == key_labels[None, :]
+    if pull == "key_of_anchor" and partners is not None:
+        return partners[:, None] == torch.arange(keys, device=partners.device)
+    if pull == "anchor_of_key" and partners is not None:
+        return partners[None, :] == torch.arange(anchors, device=partners.device)[:, None]
+    return torch.zeros((), dtype=torch.bool, device=similarities.device)
+
+
+def _same_index(matrix: Tensor) -> Tensor:
+    rows, columns = (torch.arange(size, device=matrix.device) for size in matrix.shape)
+    return rows[:, None] == columns
 
 
 def logsumexp(values: Tensor, axis: int) -> Tensor:

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from protosphere.kernels.masked_logsumexp import can_read_values, check_choices
+
 Reduction = Literal["mean", "sum", "none"]
 Temperature = float | Float[Tensor, ""] | Float[Tensor, "1"]
 
@@ -34,17 +36,16 @@ class Samples(NamedTuple):
         return None if self.all_kept else like.new_zeros(len(self.kept)).masked_fill(~self.kept, -torch.inf)
 
 
-def _values_can_be_read(tensor: Tensor) -> bool:
-    """Reading values makes a device wait and breaks a compiled graph, so only eager CPU code does it."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
 def read_labels(labels: Tensor, *, samples: int, num_classes: int | None, ignore_index: int) -> Samples:
     """Check the labels of a batch and take them apart.
 
     Raises:
         ValueError: the shape or dtype is wrong or, for CPU tensors, a label is out of range.
     """
+    if not isinstance(labels, Tensor):
+        raise ValueError(f"labels must be a tensor; got {type(labels).__name__}")
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
+        raise ValueError(f"ignore_index must be an integer; got {ignore_index!r}")
     if labels.shape != (samples,):
         raise ValueError(f"labels must hold one class index per sample, shape ({samples},); got {tuple(labels.shape)}")
     if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
@@ -52,7 +53,7 @@ def read_labels(labels: Tensor, *, samples: int, num_classes: int | None, ignore
     labels = labels.long()
     kept = labels != ignore_index
     all_kept = False
-    if _values_can_be_read(labels):
+    if can_read_values(labels):
         all_kept = bool(kept.all())
         inside = labels if all_kept else labels[kept]
         if len(inside):
@@ -68,6 +69,8 @@ def read_labels(labels: Tensor, *, samples: int, num_classes: int | None, ignore
 
 def check_features(features: Tensor, *, name: str = "features") -> None:
     """Raise ValueError unless this is a matrix of floating-point numbers."""
+    if not isinstance(features, Tensor):
+        raise ValueError(f"{name} must be a tensor; got {type(features).__name__}")
     if features.ndim != 2 or not features.dtype.is_floating_point:
         raise ValueError(
             f"{name} must be a floating-point matrix, one row per sample; "
@@ -78,6 +81,8 @@ def check_features(features: Tensor, *, name: str = "features") -> None:
 def check_prototypes(features: Tensor, prototypes: Tensor) -> None:
     """Raise ValueError unless features and prototypes are matrices of the same width."""
     check_features(features)
+    if not isinstance(prototypes, Tensor):
+        raise ValueError(f"prototypes must be a tensor; got {type(prototypes).__name__}")
     if prototypes.ndim != 2 or not prototypes.dtype.is_floating_point or prototypes.shape[1] != features.shape[1]:
         raise ValueError(
             f"prototypes must be a floating-point matrix (num_classes, {features.shape[1]}), as wide as the features; "
@@ -85,18 +90,6 @@ def check_prototypes(features: Tensor, prototypes: Tensor) -> None:
         )
     if len(prototypes) == 0:
         raise ValueError("prototypes must hold at least one class; got none")
-
-
-def check_temperature(temperature: Temperature) -> None:
-    """Raise ValueError unless the temperature is one positive, finite number."""
-    if isinstance(temperature, Tensor):
-        if temperature.numel() != 1:
-            raise ValueError(f"temperature must be one number; got a tensor of shape {tuple(temperature.shape)}")
-        if not _values_can_be_read(temperature):
-            return
-        temperature = float(temperature.detach())
-    if not 0 < temperature < float("inf"):
-        raise ValueError(f"temperature must be a positive number; got {temperature}")
 
 
 def reduce_anchors(
@@ -111,11 +104,12 @@ def reduce_anchors(
 
     With nothing kept the result is 0 with a zero gradient. ``kept`` narrows the samples that are not ignored.
     """
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f'reduction must be "mean", "sum" or "none"; got {reduction!r}')
+    check_choices(reduction=(reduction, Reduction))
     kept = samples.kept if kept is None else samples.kept & kept
     weights = kept.to(values.dtype)
     if class_weights is not None:
+        if not isinstance(class_weights, Tensor):
+            raise ValueError(f"class_weights must be a tensor; got {type(class_weights).__name__}")
         if class_weights.shape != (samples.num_classes,):
             raise ValueError(
                 f"class_weights must hold one weight per class, shape ({samples.num_classes},); "

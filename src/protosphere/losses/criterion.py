@@ -4,7 +4,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from protosphere.losses.anchors import Temperature, check_temperature
+from protosphere.kernels.masked_logsumexp import Form, check_choices, read_temperature
+from protosphere.losses.anchors import Reduction, Temperature
 
 
 class Criterion(nn.Module):
@@ -14,8 +15,16 @@ class Criterion(nn.Module):
 
     def __init__(self, class_weights: Tensor | None, **options: Any) -> None:
         super().__init__()
-        if options.get("temperature") is not None:
-            check_temperature(options["temperature"])
+        check_choices(reduction=(options["reduction"], Reduction), form=(options.get("form", "auto"), Form))
+        if isinstance(options.get("temperature"), Tensor):
+            raise ValueError(
+                "a module's temperature must be a number; got a tensor (one that is learned belongs to the head: "
+                "give it with each call, loss(..., temperature=head.temperature))"
+            )
+        if "temperature" in options:
+            read_temperature(options["temperature"])
+        if options.get("min_temperature") is not None:
+            read_temperature(options["min_temperature"], name="min_temperature")
         self.register_buffer("class_weights", class_weights, persistent=False)
         self._options = options
 

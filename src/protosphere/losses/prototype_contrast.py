@@ -8,19 +8,25 @@ from torch import Tensor
 
 from protosphere.geometry.sphere import compute_dtype
 from protosphere.kernels.eager import logsumexp
-from protosphere.kernels.masked_logsumexp import Form, MaskedLogSumExp, masked_logsumexp
+from protosphere.kernels.masked_logsumexp import (
+    Form,
+    MaskedLogSumExp,
+    PullFrom,
+    check_choices,
+    masked_logsumexp,
+    read_temperature,
+)
 from protosphere.losses.anchors import (
     Reduction,
     Samples,
     Temperature,
     check_features,
     check_prototypes,
-    check_temperature,
     read_labels,
     reduce_anchors,
 )
 from protosphere.losses.criterion import Criterion
-from protosphere.losses.slots import class_slots
+from protosphere.losses.slots import ClassSlots, class_slots
 
 Negatives = Literal["samples", "prototypes", "both"]
 
@@ -64,10 +70,11 @@ def ntce_loss(
     Reference: "Neural Collapse by Design", ICML 2026, equation 4.
     """
     check_prototypes(features, prototypes)
-    check_temperature(temperature)
+    temperature = read_temperature(temperature)
     samples = read_labels(labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index)
-    columns = _columns(features, prototypes, samples, "nothing", temperature, form)
-    return reduce_anchors(columns.values - columns.pulled, samples, class_weights=class_weights, reduction=reduction)
+    slots = class_slots(samples)
+    columns = _columns(features, prototypes, samples, slots, "chords", temperature, form)
+    return _all_samples(columns.values, columns.pulled, samples, slots, class_weights, reduction)
 
 
 def nonl_loss(
@@ -118,14 +125,13 @@ def nonl_loss(
     Reference: "Neural Collapse by Design", ICML 2026, equation 5.
     """
     check_prototypes(features, prototypes)
-    check_temperature(temperature)
-    _check_negatives(negatives)
+    check_choices(negatives=(negatives, Negatives))
     temperature = _at_least(temperature, min_temperature)
     samples = read_labels(labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index)
     if negatives == "prototypes":
         against = _rows(features, prototypes, samples, temperature, form)
     else:
-        against = _columns(features, prototypes, samples, "pulled", temperature, form)
+        against = _columns(features, prototypes, samples, class_slots(samples), "matrix", temperature, form)
     sums = against.values
     if negatives == "both":
         sums = _add(_rows(features, prototypes, samples, temperature, form).values, sums)
@@ -161,8 +167,10 @@ def ntce_from_logits(
     tensor(0.0134)
     """
     logits, samples = _read_logits(logits, labels, ignore_index)
-    columns = logsumexp(logits.masked_fill(~samples.kept[:, None], -torch.inf), 0)[samples.labels]
-    return reduce_anchors(columns - _own(logits, samples), samples, class_weights=class_weights, reduction=reduction)
+    others = logits.scatter(1, samples.labels[:, None], -torch.inf)
+    negatives = logsumexp(others.masked_fill(~samples.kept[:, None], -torch.inf), 0)[samples.labels]
+    slots = ClassSlots(samples.labels, None, logits.shape[1])
+    return _all_samples(negatives, _own(logits, samples), samples, slots, class_weights, reduction)
 
 
 def nonl_from_logits(
@@ -196,7 +204,7 @@ def nonl_from_logits(
     >>> nonl_from_logits(5 * torch.eye(3), torch.arange(3))
     tensor(-4.3069)
     """
-    _check_negatives(negatives)
+    check_choices(negatives=(negatives, Negatives))
     logits, samples = _read_logits(logits, labels, ignore_index)
     others = logits.scatter(1, samples.labels[:, None], -torch.inf)
     if negatives == "prototypes":
@@ -245,7 +253,7 @@ class NONLLoss(Criterion):
         reduction: Reduction = "mean",
         form: Form = "auto",
     ) -> None:
-        _check_negatives(negatives)
+        check_choices(negatives=(negatives, Negatives))
         super().__init__(
             class_weights,
             temperature=temperature,
@@ -287,7 +295,7 @@ class NONLFromLogits(Criterion):
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
-        _check_negatives(negatives)
+        check_choices(negatives=(negatives, Negatives))
         super().__init__(class_weights, negatives=negatives, ignore_index=ignore_index, reduction=reduction)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -299,18 +307,19 @@ def _columns(
     features: Tensor,
     prototypes: Tensor,
     samples: Samples,
-    leave_out: Literal["nothing", "pulled"],
+    slots: ClassSlots,
+    pull_from: PullFrom,
     temperature: Temperature,
     form: Form,
 ) -> MaskedLogSumExp:
-    """For each sample, the log-sum over samples in its class's column, and its own entry there."""
-    slots = class_slots(samples)
+    """For each sample, the log-sum over the samples of other classes in its class's column, and its own entry there."""
     columns = masked_logsumexp(
         slots.pick(prototypes),
         samples.blank_ignored(features),
         temperature=temperature,
         pull="anchor_of_key",
-        leave_out=leave_out,
+        pull_from=pull_from,
+        leave_out="pulled",
         partners=slots.of_samples,
         key_log_weights=samples.key_log_weights(features),
         form=form,
@@ -338,6 +347,26 @@ def _add(first: Tensor, second: Tensor) -> Tensor:
     return logsumexp(torch.stack((first, second)), 0)
 
 
+def _all_samples(
+    negatives: Tensor,
+    positives: Tensor,
+    samples: Samples,
+    slots: ClassSlots,
+    class_weights: Tensor | None,
+    reduction: Reduction,
+) -> Tensor:
+    """log(Σ e^negatives + Σ e^positives of the class) − positive, from the log-sum of the negatives.
+
+    The positives of a class join last, so that neither their differences nor what the negatives add to them is lost
+    in the rounding of large similarities: log Σ e^positives − positive, plus a softplus.
+    """
+    # Ignored samples get a number that weighs nothing and yet is finite, for the sake of a class that has no others.
+    positives = torch.where(samples.kept, positives, torch.finfo(positives.dtype).min)
+    of_class = slots.logsumexp(positives)
+    values = of_class - positives + torch.logaddexp(negatives - of_class, negatives.new_zeros(()))
+    return reduce_anchors(values, samples, class_weights=class_weights, reduction=reduction)
+
+
 def _negatives_only(
     sums: Tensor, positives: Tensor, samples: Samples, class_weights: Tensor | None, reduction: Reduction
 ) -> Tensor:
@@ -358,8 +387,9 @@ def _own(logits: Tensor, samples: Samples) -> Tensor:
 
 
 def _at_least(temperature: Temperature, least: float | None) -> Temperature:
+    temperature = read_temperature(temperature)
     if least is not None:
-        check_temperature(least)
+        least = float(read_temperature(least, name="min_temperature"))
         return temperature.clamp(min=least) if isinstance(temperature, Tensor) else max(temperature, least)
     if isinstance(temperature, Tensor) and temperature.requires_grad:
         raise ValueError(
@@ -367,8 +397,3 @@ def _at_least(temperature: Temperature, least: float | None) -> Temperature:
             "needs min_temperature; got none"
         )
     return temperature
-
-
-def _check_negatives(negatives: Negatives) -> None:
-    if negatives not in ("samples", "prototypes", "both"):
-        raise ValueError(f'negatives must be "samples", "prototypes" or "both"; got {negatives!r}')

@@ -6,13 +6,12 @@ from torch import Tensor
 
 from protosphere.geometry.sphere import compute_dtype, normalise
 from protosphere.kernels.eager import logsumexp
-from protosphere.kernels.masked_logsumexp import Form, masked_logsumexp
+from protosphere.kernels.masked_logsumexp import Form, masked_logsumexp, read_temperature
 from protosphere.losses.anchors import (
     Reduction,
     Samples,
     Temperature,
     check_features,
-    check_temperature,
     read_labels,
     reduce_anchors,
 )
@@ -185,7 +184,7 @@ def _read(
     features: Tensor, labels: Tensor, temperature: Temperature, class_weights: Tensor | None, ignore_index: int
 ) -> tuple[Samples, Tensor]:
     check_features(features)
-    check_temperature(temperature)
+    read_temperature(temperature)
     num_classes = None if class_weights is None or class_weights.ndim != 1 else len(class_weights)
     samples = read_labels(labels, samples=len(features), num_classes=num_classes, ignore_index=ignore_index)
     # Upcast once: these losses use the features more than once, and gradients that almost cancel must not be rounded

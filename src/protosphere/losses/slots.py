@@ -31,6 +31,13 @@ class ClassSlots(NamedTuple):
         zeros = torch.zeros(self.number, dtype=dtype, device=self.of_samples.device)
         return zeros.scatter_add(0, self.of_samples, samples.kept.to(dtype))
 
+    def logsumexp(self, values: Float[Tensor, "samples"]) -> Float[Tensor, "samples"]:
+        """For each sample, log Σ exp of the values in its column; every sample's own value is finite."""
+        largest = values.detach().new_full((self.number,), -torch.inf)
+        largest = largest.scatter_reduce(0, self.of_samples, values.detach(), "amax")[self.of_samples]
+        sums = values.new_zeros(self.number).scatter_add(0, self.of_samples, (values - largest).exp())
+        return sums[self.of_samples].log() + largest
+
 
 def class_slots(samples: Samples) -> ClassSlots:
     """Give every class of the batch a column, without a shape that depends on values.

@@ -1,23 +1,22 @@
 """Sample against prototypes: cross-entropy on raw features, and NormFace on the sphere with optional margins."""
 
 import math
+from numbers import Real
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor
 
 from protosphere.geometry.sphere import compute_dtype, squared_chords
 from protosphere.kernels.eager import logsumexp
-from protosphere.kernels.masked_logsumexp import Form, masked_logsumexp
+from protosphere.kernels.masked_logsumexp import Form, check_choices, masked_logsumexp, read_temperature
 from protosphere.losses.anchors import (
     Reduction,
     Samples,
     Temperature,
     check_features,
     check_prototypes,
-    check_temperature,
     read_labels,
     reduce_anchors,
 )
@@ -63,7 +62,7 @@ def cross_entropy_loss(
     tensor(0.5514)
     """
     check_prototypes(features, prototypes)
-    check_temperature(temperature)
+    temperature = read_temperature(temperature)
     if bias is not None and bias.shape != prototypes.shape[:1]:
         raise ValueError(f"bias must hold one number per class, shape ({len(prototypes)},); got {tuple(bias.shape)}")
     samples = read_labels(labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index)
@@ -108,7 +107,7 @@ def normface_loss(
         prototypes: w; the loss normalises them.
         labels: y, one class per sample.
         temperature: τ, a positive number or a tensor of one, which can be learned.
-        margin: m, not negative; for angles at most π.
+        margin: m, from 0 to 2 for cosines and to π for angles.
         margin_kind: what the margin is added to.
         class_weights: one weight per class, for the anchors.
         ignore_index: samples with this label do not exist.
@@ -127,7 +126,7 @@ def normface_loss(
     Reference: Wang et al., "NormFace: L2 hypersphere embedding for face verification", 2017.
     """
     check_prototypes(features, prototypes)
-    check_temperature(temperature)
+    temperature = read_temperature(temperature)
     _check_margin(margin, margin_kind)
     samples = read_labels(labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index)
     features = samples.blank_ignored(features)
@@ -146,7 +145,8 @@ def normface_loss(
     elif margin:
         squares = squared_chords(features, prototypes.index_select(0, samples.labels))
         sines = _root(squares) * _root(1 - squares / 4)
-        target = target * math.cos(margin) - sines * math.sin(margin) / temperature
+        # (cos(θ + m) − 1)/τ: the primitive counts cosines from 1.
+        target = target * math.cos(margin) + (math.cos(margin) - 1 - sines * math.sin(margin)) / temperature
     return _softmax_loss(others.values, target, samples, class_weights, reduction)
 
 
@@ -268,8 +268,8 @@ def _softmax_loss(
     The target is left out of the sum on purpose: near collapse log-sum-exp minus target is a difference of equal
     numbers, and the gradient 1 − p has no digits left in float32.
     """
-    # The threshold is where softplus(x) = x to the last digit of float64, not torch's 20.
-    values = F.softplus(others - target, threshold=45.0)
+    # Not F.softplus, which is x beyond 20 and so off by 2e-9 there.
+    values = torch.logaddexp(others - target, others.new_zeros(()))
     return reduce_anchors(values, samples, class_weights=class_weights, reduction=reduction)
 
 
@@ -280,8 +280,8 @@ def _root(values: Tensor) -> Tensor:
 
 
 def _check_margin(margin: float, margin_kind: MarginKind) -> None:
-    if margin_kind not in ("cosine", "angle"):
-        raise ValueError(f'margin_kind must be "cosine" or "angle"; got {margin_kind!r}')
-    largest = math.inf if margin_kind == "cosine" else math.pi
-    if not 0 <= margin <= largest or math.isinf(margin):
-        raise ValueError(f"margin must be a finite number from 0 to {largest:.4g}; got {margin}")
+    check_choices(margin_kind=(margin_kind, MarginKind))
+    # Beyond these the target would lie past its opposite.
+    largest = {"cosine": 2.0, "angle": math.pi}[margin_kind]
+    if not isinstance(margin, Real) or not 0 <= margin <= largest:
+        raise ValueError(f"margin must be a number from 0 to {largest:.4g} for {margin_kind=}; got {margin!r}")
