@@ -117,6 +117,7 @@ def _largest_allocation(step) -> int:
     return max(event.self_cpu_memory_usage for event in profile.events())
 
 
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
 @pytest.mark.parametrize("leave_out", ["nothing", "pulled"])
 def test_chunked_never_holds_the_matrix(leave_out: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunked, "_SIDE_ON_CPU", 64)

@@ -106,6 +106,7 @@ def test_gradients_in_half_precision_are_within_one_percent(row: Row, dtype: tor
 
 
 @pytest.mark.compiled
+@pytest.mark.filterwarnings("ignore")  # The compiler has much to say here, none of it about the losses.
 @every_loss
 def test_compiles_with_cuda_graphs(row: Row) -> None:
     features, prototypes, labels = (tensor.cuda() for tensor in _batch())

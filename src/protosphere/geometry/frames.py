@@ -132,7 +132,7 @@ def separated_code(num_classes: int, dim: int, *, seed: int = 0, steps: int = 20
         raise ValueError(f"steps must be at least 1; got {steps}")
     # Small codes have shallow local minima, and starting again is cheap.
     starts = 5 if num_classes <= 50 else 1
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad():
         codes = [_descend(num_classes, dim, seed * starts + start, steps) for start in range(starts)]
     return min(codes, key=lambda code: float((code @ code.mT).fill_diagonal_(-1).max()))
 

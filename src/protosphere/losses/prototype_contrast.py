@@ -362,8 +362,12 @@ def _all_samples(
     """
     # Ignored samples get a number that weighs nothing and yet is finite, for the sake of a class that has no others.
     positives = torch.where(samples.kept, positives, torch.finfo(positives.dtype).min)
-    of_class = slots.logsumexp(positives)
-    values = of_class - positives + torch.logaddexp(negatives - of_class, negatives.new_zeros(()))
+    # Two slopes of the positives, one that may cancel to nothing and one that may be tiny: each is added up on its own
+    # copy, or the second would be lost in the parts of the first.
+    apart = positives.clone()
+    within = slots.logsumexp(apart) - apart
+    beyond = torch.logaddexp(negatives - slots.logsumexp(positives), negatives.new_zeros(()))
+    values = within + beyond
     return reduce_anchors(values, samples, class_weights=class_weights, reduction=reduction)
 
 
