@@ -1,25 +1,17 @@
 """The objectives: alignment minus repulsion on the unit sphere, each a function and a thin module."""
 
 from protosphere.losses.dot_regression import DotRegressionLoss, dot_regression_loss
-from protosphere.losses.prototype_contrast import (
+from protosphere.losses.from_logits import (
     NONLFromLogits,
-    NONLLoss,
-    NTCEFromLogits,
-    NTCELoss,
-    nonl_from_logits,
-    nonl_loss,
-    ntce_from_logits,
-    ntce_loss,
-)
-from protosphere.losses.sample_contrast import PrototypeLoss, SCLLoss, prototype_loss, scl_loss
-from protosphere.losses.softmax import (
-    CrossEntropyLoss,
     NormFaceFromLogits,
-    NormFaceLoss,
-    cross_entropy_loss,
+    NTCEFromLogits,
+    nonl_from_logits,
     normface_from_logits,
-    normface_loss,
+    ntce_from_logits,
 )
+from protosphere.losses.prototype_contrast import NONLLoss, NTCELoss, nonl_loss, ntce_loss
+from protosphere.losses.sample_contrast import PrototypeLoss, SCLLoss, prototype_loss, scl_loss
+from protosphere.losses.softmax import CrossEntropyLoss, NormFaceLoss, cross_entropy_loss, normface_loss
 
 __all__ = [
     "CrossEntropyLoss",

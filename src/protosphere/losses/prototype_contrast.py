@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from protosphere.geometry.sphere import compute_dtype
 from protosphere.kernels.eager import logsumexp
 from protosphere.kernels.masked_logsumexp import (
     Form,
@@ -20,7 +19,6 @@ from protosphere.losses.anchors import (
     Reduction,
     Samples,
     Temperature,
-    check_features,
     check_prototypes,
     read_labels,
     reduce_anchors,
@@ -74,7 +72,7 @@ def ntce_loss(
     samples = read_labels(labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index)
     slots = class_slots(samples)
     columns = _columns(features, prototypes, samples, slots, "chords", temperature, form)
-    return _all_samples(columns.values, columns.pulled, samples, slots, class_weights, reduction)
+    return against_all_samples(columns.values, columns.pulled, samples, slots, class_weights, reduction)
 
 
 def nonl_loss(
@@ -134,86 +132,8 @@ def nonl_loss(
         against = _columns(features, prototypes, samples, class_slots(samples), "matrix", temperature, form)
     sums = against.values
     if negatives == "both":
-        sums = _add(_rows(features, prototypes, samples, temperature, form).values, sums)
-    return _negatives_only(sums, against.pulled, samples, class_weights, reduction)
-
-
-def ntce_from_logits(
-    logits: Float[Tensor, "samples classes"],
-    labels: Integer[Tensor, "samples"],
-    *,
-    class_weights: Float[Tensor, "classes"] | None = None,
-    ignore_index: int = -100,
-    reduction: Reduction = "mean",
-) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
-    """NTCE from scaled cosines, for any ``criterion(output, target)`` after a cosine head.
-
-    ℓ_i = log Σ_{j=1..M} exp(S_{j y_i}) − S_{i y_i},   S the logits
-
-    Args:
-        logits: cosines divided by the temperature, as :class:`~protosphere.classifiers.CosineClassifier` gives them.
-        labels: one class per sample.
-        class_weights: one weight per class, for the anchors.
-        ignore_index: samples with this label do not exist.
-        reduction: ``"mean"`` (by the weights of the kept samples), ``"sum"`` or ``"none"``.
-
-    Returns:
-        One number, or one per sample for ``reduction="none"``, in float32 or wider.
-
-    Raises:
-        ValueError: shapes that do not fit, a label out of range.
-
-    >>> ntce_from_logits(5 * torch.eye(3), torch.arange(3))
-    tensor(0.0134)
-    """
-    logits, samples = _read_logits(logits, labels, ignore_index)
-    others = logits.scatter(1, samples.labels[:, None], -torch.inf)
-    negatives = logsumexp(others.masked_fill(~samples.kept[:, None], -torch.inf), 0)[samples.labels]
-    slots = ClassSlots(samples.labels, None, logits.shape[1])
-    return _all_samples(negatives, _own(logits, samples), samples, slots, class_weights, reduction)
-
-
-def nonl_from_logits(
-    logits: Float[Tensor, "samples classes"],
-    labels: Integer[Tensor, "samples"],
-    *,
-    negatives: Negatives = "samples",
-    class_weights: Float[Tensor, "classes"] | None = None,
-    ignore_index: int = -100,
-    reduction: Reduction = "mean",
-) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
-    """NONL from scaled cosines, for any ``criterion(output, target)`` after a cosine head.
-
-    ℓ_i = log Σ_{j: y_j ≠ y_i} exp(S_{j y_i}) − S_{i y_i},   S the logits
-
-    Args:
-        logits: cosines divided by the temperature, as :class:`~protosphere.classifiers.CosineClassifier` gives them;
-            the temperature should be fixed, or kept away from 0, because the loss falls without bound as it shrinks.
-        labels: one class per sample.
-        negatives: ``"samples"``, ``"prototypes"`` or ``"both"``, as in :func:`nonl_loss`.
-        class_weights: one weight per class, for the anchors.
-        ignore_index: samples with this label do not exist.
-        reduction: ``"mean"`` (by the weights of the kept samples), ``"sum"`` or ``"none"``.
-
-    Returns:
-        One number, or one per sample for ``reduction="none"``, in float32 or wider.
-
-    Raises:
-        ValueError: shapes that do not fit, a label out of range.
-
-    >>> nonl_from_logits(5 * torch.eye(3), torch.arange(3))
-    tensor(-4.3069)
-    """
-    check_choices(negatives=(negatives, Negatives))
-    logits, samples = _read_logits(logits, labels, ignore_index)
-    others = logits.scatter(1, samples.labels[:, None], -torch.inf)
-    if negatives == "prototypes":
-        sums = logsumexp(others, 1)
-    else:
-        sums = logsumexp(others.masked_fill(~samples.kept[:, None], -torch.inf), 0)[samples.labels]
-    if negatives == "both":
-        sums = _add(logsumexp(others, 1), sums)
-    return _negatives_only(sums, _own(logits, samples), samples, class_weights, reduction)
+        sums = add_in_logs(_rows(features, prototypes, samples, temperature, form).values, sums)
+    return against_negatives(sums, against.pulled, samples, class_weights, reduction)
 
 
 class NTCELoss(Criterion):
@@ -271,38 +191,6 @@ class NONLLoss(Criterion):
         return nonl_loss(features, prototypes, labels, **self.options(temperature))
 
 
-class NTCEFromLogits(Criterion):
-    """NTCE from scaled cosines as a module; the formula is :func:`ntce_from_logits`."""
-
-    def __init__(
-        self, *, class_weights: Tensor | None = None, ignore_index: int = -100, reduction: Reduction = "mean"
-    ) -> None:
-        super().__init__(class_weights, ignore_index=ignore_index, reduction=reduction)
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of ``criterion(output, target)``."""
-        return ntce_from_logits(logits, labels, **self.options())
-
-
-class NONLFromLogits(Criterion):
-    """NONL from scaled cosines as a module; the formula is :func:`nonl_from_logits`."""
-
-    def __init__(
-        self,
-        *,
-        negatives: Negatives = "samples",
-        class_weights: Tensor | None = None,
-        ignore_index: int = -100,
-        reduction: Reduction = "mean",
-    ) -> None:
-        check_choices(negatives=(negatives, Negatives))
-        super().__init__(class_weights, negatives=negatives, ignore_index=ignore_index, reduction=reduction)
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of ``criterion(output, target)``."""
-        return nonl_from_logits(logits, labels, **self.options())
-
-
 def _columns(
     features: Tensor,
     prototypes: Tensor,
@@ -342,12 +230,12 @@ def _rows(
     )
 
 
-def _add(first: Tensor, second: Tensor) -> Tensor:
+def add_in_logs(first: Tensor, second: Tensor) -> Tensor:
     """log(e^first + e^second), with a zero gradient instead of NaN where both are −∞."""
     return logsumexp(torch.stack((first, second)), 0)
 
 
-def _all_samples(
+def against_all_samples(
     negatives: Tensor,
     positives: Tensor,
     samples: Samples,
@@ -371,23 +259,13 @@ def _all_samples(
     return reduce_anchors(values, samples, class_weights=class_weights, reduction=reduction)
 
 
-def _negatives_only(
+def against_negatives(
     sums: Tensor, positives: Tensor, samples: Samples, class_weights: Tensor | None, reduction: Reduction
 ) -> Tensor:
     """Sums of negatives minus positives, over the samples that have a negative."""
     kept = sums != -torch.inf
     values = torch.where(kept, sums, 0) - positives
     return reduce_anchors(values, samples, kept=kept, class_weights=class_weights, reduction=reduction)
-
-
-def _read_logits(logits: Tensor, labels: Tensor, ignore_index: int) -> tuple[Tensor, Samples]:
-    check_features(logits, name="logits")
-    samples = read_labels(labels, samples=len(logits), num_classes=logits.shape[1], ignore_index=ignore_index)
-    return samples.blank_ignored(logits.to(compute_dtype(logits))), samples
-
-
-def _own(logits: Tensor, samples: Samples) -> Tensor:
-    return logits.gather(1, samples.labels[:, None]).squeeze(1)
 
 
 def _at_least(temperature: Temperature, least: float | None) -> Temperature:

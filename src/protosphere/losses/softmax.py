@@ -9,13 +9,11 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from protosphere.geometry.sphere import compute_dtype, squared_chords
-from protosphere.kernels.eager import logsumexp
 from protosphere.kernels.masked_logsumexp import Form, check_choices, masked_logsumexp, read_temperature
 from protosphere.losses.anchors import (
     Reduction,
     Samples,
     Temperature,
-    check_features,
     check_prototypes,
     read_labels,
     reduce_anchors,
@@ -79,7 +77,7 @@ def cross_entropy_loss(
         form=form,
     )
     target = others.pulled if scaled_bias is None else others.pulled + scaled_bias[samples.labels]
-    return _softmax_loss(others.values, target, samples, class_weights, reduction)
+    return softmax_loss(others.values, target, samples, class_weights, reduction)
 
 
 def normface_loss(
@@ -147,43 +145,7 @@ def normface_loss(
         sines = _root(squares) * _root(1 - squares / 4)
         # (cos(θ + m) − 1)/τ: the primitive counts cosines from 1.
         target = target * math.cos(margin) + (math.cos(margin) - 1 - sines * math.sin(margin)) / temperature
-    return _softmax_loss(others.values, target, samples, class_weights, reduction)
-
-
-def normface_from_logits(
-    logits: Float[Tensor, "samples classes"],
-    labels: Integer[Tensor, "samples"],
-    *,
-    class_weights: Float[Tensor, "classes"] | None = None,
-    ignore_index: int = -100,
-    reduction: Reduction = "mean",
-) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
-    """NormFace from scaled cosines, for any ``criterion(output, target)`` after a cosine head.
-
-    ℓ_i = log Σ_c exp(S_ic) − S_{i y_i},   S the logits
-
-    Args:
-        logits: cosines divided by the temperature, as :class:`~protosphere.classifiers.CosineClassifier` gives them.
-        labels: one class per sample.
-        class_weights: one weight per class, for the anchors.
-        ignore_index: samples with this label do not exist.
-        reduction: ``"mean"`` (by the weights of the kept samples), ``"sum"`` or ``"none"``.
-
-    Returns:
-        One number, or one per sample for ``reduction="none"``, in float32 or wider.
-
-    Raises:
-        ValueError: shapes that do not fit, a label out of range.
-
-    >>> normface_from_logits(5 * torch.eye(3), torch.arange(3))
-    tensor(0.0134)
-    """
-    check_features(logits, name="logits")
-    samples = read_labels(labels, samples=len(logits), num_classes=logits.shape[1], ignore_index=ignore_index)
-    logits = samples.blank_ignored(logits.to(compute_dtype(logits)))
-    own = samples.labels[:, None]
-    others = logsumexp(logits.scatter(1, own, -torch.inf), 1)
-    return _softmax_loss(others, logits.gather(1, own).squeeze(1), samples, class_weights, reduction)
+    return softmax_loss(others.values, target, samples, class_weights, reduction)
 
 
 class CrossEntropyLoss(Criterion):
@@ -247,20 +209,7 @@ class NormFaceLoss(Criterion):
         return normface_loss(features, prototypes, labels, **self.options(temperature))
 
 
-class NormFaceFromLogits(Criterion):
-    """NormFace from scaled cosines as a module; the formula is :func:`normface_from_logits`."""
-
-    def __init__(
-        self, *, class_weights: Tensor | None = None, ignore_index: int = -100, reduction: Reduction = "mean"
-    ) -> None:
-        super().__init__(class_weights, ignore_index=ignore_index, reduction=reduction)
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of ``criterion(output, target)``."""
-        return normface_from_logits(logits, labels, **self.options())
-
-
-def _softmax_loss(
+def softmax_loss(
     others: Tensor, target: Tensor, samples: Samples, class_weights: Tensor | None, reduction: Reduction
 ) -> Tensor:
     """log(e^target + e^others) − target as a softplus.
