@@ -46,7 +46,7 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit that was measured, marked if the tree had changes."""
+    """The commit that was measured, marked if the tree had changes; ``GIT_COMMIT`` names it where there is no git."""
     here = Path(__file__).parent
     done = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"],
@@ -55,7 +55,7 @@ def commit() -> str:
         text=True,
         check=False,
     )
-    return done.stdout.strip() or "unknown"
+    return done.stdout.strip() or os.environ.get("GIT_COMMIT", "unknown")
 
 
 class _PeakMemory:
