@@ -6,6 +6,7 @@ import typer
 
 from protosphere import __version__
 from protosphere.cli.doctor import doctor
+from protosphere.cli.measure import measure
 
 app = typer.Typer(
     name="protosphere",
@@ -14,6 +15,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command()(doctor)
+app.command()(measure)
 
 
 def _print_version(wanted: bool) -> bool:

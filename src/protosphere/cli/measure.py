@@ -1,0 +1,236 @@
+"""``protosphere measure``: how near a file of features is to neural collapse."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from protosphere.data import FeatureFile
+    from protosphere.metrics import Measurement
+    from protosphere.metrics.verdicts import Verdict
+
+# Explanations of single metrics need this many columns; narrower, they would break into many lines.
+_WIDE = 110
+_COLOURS = {"yes": "green", "nearly": "green", "partly": "yellow", "no": "red", "not measured": "dim"}
+
+
+def measure(
+    file: Annotated[Path, typer.Argument(help="An .npz, .safetensors or .pt file with features and labels.")],
+    features: Annotated[str, typer.Option(help="The key of the features, (samples, dim).")] = "features",
+    labels: Annotated[str, typer.Option(help="The key of the labels, (samples,).")] = "labels",
+    prototypes: Annotated[str, typer.Option(help="The key of the classifier's weights, if any.")] = "prototypes",
+    bias: Annotated[str, typer.Option(help="The key of its bias, if any; used with --space raw.")] = "bias",
+    class_names: Annotated[Path | None, typer.Option(help="A text file with a class name a line.")] = None,
+    space: Annotated[str, typer.Option(help="'sphere' takes features to unit length, 'raw' does not.")] = "sphere",
+    metrics: Annotated[
+        list[str] | None, typer.Option(help="'all', 'cheap', a group or a name; may be repeated.")
+    ] = None,
+    classes: Annotated[
+        str, typer.Option(help="'all' asks for a sample of every class, 'present' takes those that have one.")
+    ] = "all",
+    device: Annotated[str, typer.Option(help="Where to calculate: 'cpu', 'cuda'.")] = "cpu",
+    memory: Annotated[float, typer.Option(help="GiB of features to take from disk at a time.")] = 0.5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Measure how near features are to neural collapse, whatever model they come from."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        from protosphere.data import read_features
+        from protosphere.metrics import examine
+        from protosphere.metrics.verdicts import verdicts
+
+        content = read_features(file, features=features, labels=labels, prototypes=prototypes, bias=bias)
+        names = _class_names(class_names, content)
+        head_bias = content.bias if space == "raw" else None
+        bar = Progress(
+            TextColumn("measuring {task.fields[samples]:,} samples"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeRemainingColumn(),
+            console=errors,
+            transient=True,
+        )
+        with bar:
+            task = bar.add_task("measure", total=1.0, samples=len(content.labels))
+            found = examine(
+                content.features,
+                content.labels,
+                content.prototypes,
+                bias=head_bias,
+                space=_one_of("--space", space, "sphere", "raw"),
+                metrics=metrics or "all",
+                classes=_one_of("--classes", classes, "all", "present"),
+                device=_device(device),
+                memory_budget=max(1, int(memory * 2**30)),
+                progress=lambda share: bar.update(task, completed=share),
+            )
+    except ValueError as error:
+        errors.print(f"[red]Error:[/red] {_plain(error)}.")
+        raise typer.Exit(1) from None
+    dim = found.statistics.dim
+    judged = verdicts(found.values, found.absent, len(found.classes), dim, sign=found.sign)
+    if as_json:
+        typer.echo(json.dumps(_record(file, found, judged, space, names), indent=1, ensure_ascii=False))
+        return
+    console = Console(highlight=False)
+    unused = content.bias is not None and head_bias is None
+    _print(console, file, found, judged, space, names, unused)
+
+
+def _plain(error: ValueError) -> str:
+    from rich.markup import escape
+
+    return escape(str(error).rstrip("."))
+
+
+def _one_of(option: str, value: str, *choices: str) -> Any:
+    if value not in choices:
+        raise ValueError(f"{option} must be {' or '.join(choices)}; got {value}")
+    return value
+
+
+def _device(name: str) -> str:
+    import torch
+
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ValueError(f"--device must be one that computes here, such as cpu; {name} does not") from None
+    return name
+
+
+def _class_names(path: Path | None, content: "FeatureFile") -> list[str] | None:
+    if path is None:
+        return None if content.class_names is None else list(content.class_names)
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--class-names must be a text file that can be read; {path} cannot") from error
+
+
+def _name(found: "Measurement", index: int, names: list[str] | None) -> str:
+    label = found.classes[index]
+    return names[label] if names is not None and label < len(names) else f"class {label}"
+
+
+def _extremes(found: "Measurement", names: list[str] | None) -> dict[str, Any]:
+    """The class that spreads most, and the two that are nearest."""
+    import torch
+
+    statistics = found.statistics
+    variances = statistics.variances()
+    widest = int(variances.argmax())
+    distances = torch.cdist(statistics.means, statistics.means).fill_diagonal_(torch.inf)
+    nearest = int(distances.argmin())
+    pair = divmod(nearest, len(distances))
+    return {
+        "widest": _name(found, widest, names),
+        "widest_variance": float(variances[widest]),
+        "median_variance": float(variances.median()),
+        "nearest": [_name(found, index, names) for index in pair],
+        "nearest_distance": float(distances[pair]),
+        "median_distance": float(distances[torch.isfinite(distances)].median()),
+    }
+
+
+def _record(
+    file: Path, found: "Measurement", judged: "list[Verdict]", space: str, names: list[str] | None
+) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from protosphere.metrics import at_collapse, attainable
+
+    classes, dim = len(found.classes), found.statistics.dim
+    return {
+        "file": str(file),
+        "samples": int(found.statistics.counts.sum()),
+        "classes": classes,
+        "dim": dim,
+        "space": space,
+        "features": found.sign,
+        "metrics": found.values,
+        "at_collapse": {name: at_collapse(name, classes) for name in found.values},
+        "attainable": {name: attainable(name, classes, dim, sign=found.sign) for name in found.values},
+        "absent": found.absent,
+        "verdicts": [asdict(verdict) for verdict in judged],
+        "extremes": _extremes(found, names),
+    }
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    if abs(value) < 1e-12:
+        return "0"
+    return f"{value:.4g}"
+
+
+def _print(
+    console: "Console",
+    file: Path,
+    found: "Measurement",
+    judged: "list[Verdict]",
+    space: str,
+    names: list[str] | None,
+    unused: bool,
+) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from protosphere.metrics import DEFINITIONS, at_collapse, attainable
+
+    classes, dim = len(found.classes), found.statistics.dim
+    where = "on the unit sphere" if space == "sphere" else "as they are"
+    samples = int(found.statistics.counts.sum())
+    console.print(f"{file.name}: {samples:,} samples of {classes:,} classes in {dim:,} dimensions, {where}")
+    table = Table(box=box.SIMPLE_HEAD, title="Every metric", title_justify="left", pad_edge=False)
+    table.add_column("metric", no_wrap=True)
+    for heading in ("value", "at collapse", "attainable"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if console.width >= _WIDE:
+        table.add_column("what it says")
+    last = None
+    for name, value in found.values.items():
+        definition = DEFINITIONS[name]
+        if last not in (None, definition.condition):
+            table.add_section()
+        last = definition.condition
+        best = attainable(name, classes, dim, sign=found.sign)
+        numbers = [_number(part) for part in (value, at_collapse(name, classes), best)]
+        table.add_row(name, *numbers, *([definition.reading] if console.width >= _WIDE else []))
+    console.print(table)
+    if found.sign == "non-negative":
+        console.print(
+            "These features are never negative (a ReLU?): class means can be at right angles at most. "
+            "'Attainable' is the best under that limit."
+        )
+    if unused:
+        console.print("The file has a bias, which the cosine has no use for; --space raw measures it.")
+    extremes = _extremes(found, names)
+    console.print(
+        f"Most spread: {extremes['widest']} (variance {extremes['widest_variance']:.3g}, "
+        f"half of the classes below {extremes['median_variance']:.3g}). "
+        f"Nearest: {extremes['nearest'][0]} and {extremes['nearest'][1]} "
+        f"(distance {extremes['nearest_distance']:.3g}, half of the pairs beyond {extremes['median_distance']:.3g}).",
+        markup=False,
+    )
+    final = Table(box=box.ROUNDED, show_lines=True, title_justify="left")
+    final.title = "Neural collapse, the geometry that training pulls a classifier toward, in four questions"
+    final.add_column("")
+    final.add_column("question, and what was found")
+    final.add_column("answer", justify="center")
+    for heading in ("measured", "ideal", "attainable"):
+        final.add_column(heading, justify="right", no_wrap=True)
+    for verdict in judged:
+        colour = _COLOURS[verdict.answer]
+        texts = (f"[bold]{verdict.question}[/bold]\n{verdict.sentence}", f"[{colour}]{verdict.answer}[/{colour}]")
+        numbers = [_number(part) for part in (verdict.value, verdict.at_collapse, verdict.attainable)]
+        final.add_row(verdict.condition, *texts, *numbers)
+    console.print(final)

@@ -1,0 +1,188 @@
+"""Measure features that are at hand, in memory or on disk: every metric, in two visits to each sample."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+
+from protosphere.geometry.class_statistics import ClassStatistics, Space
+from protosphere.metrics.definitions import Sign, select
+from protosphere.metrics.frame import name_classes
+from protosphere.metrics.suite import Evidence, Suite, evaluate
+from protosphere.metrics.visits import Progress, Report, Source, first_visit, second_visit
+
+
+class Measurement(NamedTuple):
+    """What :func:`examine` found.
+
+    Attributes:
+        values: the metrics, by name, in the order of the catalogue.
+        absent: for each metric without a value the reason, one sentence.
+        statistics: of the classes that were measured, on the CPU.
+        classes: their indices as the labels have them.
+        sign: whether any feature was negative.
+    """
+
+    values: dict[str, float]
+    absent: dict[str, str]
+    statistics: ClassStatistics
+    classes: list[int]
+    sign: Sign
+
+
+def measure(
+    features: Float[Tensor, "samples dim"] | np.ndarray,
+    labels: Integer[Tensor, "samples"] | np.ndarray,
+    prototypes: Float[Tensor, "classes dim"] | np.ndarray | None = None,
+    **options: Any,
+) -> dict[str, float]:
+    """Measure how near features and prototypes are to neural collapse.
+
+    Every metric of :data:`protosphere.metrics.DEFINITIONS` that has a value on these samples; the others are absent.
+
+    Args:
+        features: one sample a row, in memory or memory-mapped, of any floating dtype. On a GPU they are measured there.
+        labels: the class of each sample, from 0.
+        prototypes: one a class, as ``nn.Linear.weight``; without them metrics of prototypes are absent.
+        **options: as of :func:`examine`: ``bias``, ``num_classes``, ``space``, ``metrics``, ``classes``,
+            ``device``, ``memory_budget``, ``progress``.
+
+    Returns:
+        Values by name, in the order of the catalogue.
+
+    Raises:
+        ValueError: the input does not fit together, is not finite, or a class has no sample.
+
+    >>> features = torch.eye(3).repeat(4, 1)
+    >>> found = measure(features, torch.arange(12) % 3, torch.eye(3))
+    >>> round(found["inter_effective_rank"], 6), found["nc1_ratio"], found["nc4_agreement"]
+    (2.0, 0.0, 1.0)
+    """
+    return examine(features, labels, prototypes, **options).values
+
+
+def examine(
+    features: Float[Tensor, "samples dim"] | np.ndarray,
+    labels: Integer[Tensor, "samples"] | np.ndarray,
+    prototypes: Float[Tensor, "classes dim"] | np.ndarray | None = None,
+    *,
+    bias: Float[Tensor, "classes"] | np.ndarray | None = None,
+    num_classes: int | None = None,
+    space: Space = "sphere",
+    metrics: str | Sequence[str] = "all",
+    classes: Literal["all", "present"] = "all",
+    device: torch.device | str | None = None,
+    memory_budget: int | None = None,
+    progress: Progress | None = None,
+) -> Measurement:
+    """:func:`measure`, with the statistics of the classes, and why each absent metric is absent.
+
+    The ranks of a class come from the smaller of its n_c × n_c Gram matrix and its d × d scatter, one class a core.
+
+    Args:
+        features: as of :func:`measure`.
+        labels: as of :func:`measure`.
+        prototypes: as of :func:`measure`.
+        bias: of the head, one a class; only for ``space="raw"``.
+        num_classes: K; without it as many as there are prototypes, or the largest label plus one.
+        space: ``"sphere"`` takes features and prototypes to unit length; ``"raw"`` leaves both.
+        metrics: ``"all"``, ``"cheap"``, groups, or names.
+        classes: ``"all"`` asks for a sample of every class; ``"present"`` measures the classes that have one.
+        device: where to calculate; without it where the features are.
+        memory_budget: bytes of features to gather from disk at a time, class group by class group. Without it 1 GiB if
+            the features are memory-mapped; features in memory are read where they are.
+        progress: called with the share that is done, between 0 and 1.
+
+    Returns:
+        A :class:`Measurement`.
+
+    Raises:
+        ValueError: as of :func:`measure`.
+    """
+    names = select(metrics)
+    targets = _check(features, labels, prototypes, bias, space)
+    heads = [_as_tensor(part) for part in (prototypes, bias)]
+    total = num_classes or (len(heads[0]) if heads[0] is not None else int(targets.max()) + 1)
+    targets, present = _relabelled(targets, total, classes)
+    weights, offsets = (None if part is None else part[present] for part in heads)
+
+    where = torch.device(device) if device else features.device if isinstance(features, Tensor) else torch.device("cpu")
+    source = Source(_as_array(features), where, space)
+    if memory_budget is None and isinstance(features, np.memmap):
+        memory_budget = 1 << 30
+    again = bool({"nc1_trace", "nc4_agreement"} & set(names))
+    report = Report(progress, len(targets) * (1 + again))
+
+    wanted = "intra_effective_rank" in names
+    statistics, spectra, lowest = first_visit(source, targets, len(present), memory_budget, wanted, report)
+    evidence = Evidence(statistics, weights, offsets, space, spectra)
+    if again:
+        evidence = second_visit(source, targets, evidence, report)
+    suite: Suite = evaluate(evidence, names)
+    values = {name: float(value) for name, value in suite.values.items()}
+    return Measurement(values, suite.absent, statistics, present.tolist(), "non-negative" if lowest >= 0 else "any")
+
+
+def _as_array(features: Tensor | np.ndarray) -> Tensor | np.ndarray:
+    """NumPy's view of a tensor in memory, where NumPy has the dtype."""
+    if isinstance(features, Tensor):
+        features = features.detach()
+        if features.device.type == "cpu" and features.dtype != torch.bfloat16:
+            return features.numpy()
+    return features
+
+
+def _as_tensor(part: Tensor | np.ndarray | None) -> Tensor | None:
+    # A copy of an array, which may be mapped read-only; prototypes are small.
+    return part if part is None or isinstance(part, Tensor) else torch.from_numpy(np.array(part))
+
+
+def _check(
+    features: Tensor | np.ndarray, labels: Tensor | np.ndarray, prototypes: Any, bias: Any, space: Space
+) -> np.ndarray:
+    """Raise ValueError unless the input fits together; returns the labels."""
+    shape = tuple(features.shape)
+    kind = features.dtype.is_floating_point if isinstance(features, Tensor) else features.dtype.kind == "f"
+    if len(shape) != 2 or not all(shape) or not kind:
+        raise ValueError(
+            f"features must be a floating matrix (samples, dim) with samples; got {shape} of {features.dtype}"
+        )
+    targets = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if targets.shape != shape[:1] or targets.dtype.kind not in "iu":
+        raise ValueError(
+            f"labels must hold one class index per sample, shape ({shape[0]},); got {targets.shape} of {targets.dtype}"
+        )
+    if space not in ("sphere", "raw"):
+        raise ValueError(f"space must be 'sphere' or 'raw'; got {space!r}")
+    if prototypes is not None and (len(prototypes.shape) != 2 or prototypes.shape[1] != shape[1]):
+        raise ValueError(f"prototypes must be a matrix (classes, {shape[1]}); got {tuple(prototypes.shape)}")
+    for name, part in (("prototypes", prototypes), ("bias", bias)):
+        tensor = _as_tensor(part)
+        if tensor is not None and not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{name} must be finite; got NaN or infinity")
+    if bias is not None:
+        if space != "raw":
+            raise ValueError("a bias must come with space='raw': on the sphere a classifier is the cosine alone")
+        if prototypes is None or tuple(bias.shape) != tuple(prototypes.shape[:1]):
+            raise ValueError(f"bias must hold one number per prototype; got shape {tuple(bias.shape)}")
+    return targets.astype(np.int64)
+
+
+def _relabelled(targets: np.ndarray, total: int, classes: str) -> tuple[np.ndarray, np.ndarray]:
+    """Labels among the classes that are measured, and those classes."""
+    if classes not in ("all", "present"):
+        raise ValueError(f"classes must be 'all' or 'present'; got {classes!r}")
+    least, most = int(targets.min()), int(targets.max())
+    if least < 0 or most >= total:
+        raise ValueError(f"labels must lie in 0..{total - 1} for {total} classes; got {least if least < 0 else most}")
+    counts = np.bincount(targets, minlength=total)
+    present = np.flatnonzero(counts) if classes == "present" else np.arange(total)
+    if len(present) < 2:
+        raise ValueError(f"collapse is about two classes or more; got {len(present)}")
+    if classes == "all" and not counts.all():
+        missing = name_classes(np.flatnonzero(counts == 0).tolist())
+        raise ValueError(f"every class must have a sample, or classes='present' leave it out; {missing} has none")
+    return (np.cumsum(counts > 0) - 1)[targets] if classes == "present" else targets, present

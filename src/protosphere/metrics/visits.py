@@ -1,0 +1,246 @@
+"""The two visits that measuring pays to stored samples: class by class for moments, then in order for the rest."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from protosphere.geometry.class_statistics import ClassStatistics, Space
+from protosphere.geometry.spectrum import over_classes
+from protosphere.metrics.frame import UndefinedMetricError
+from protosphere.metrics.suite import Evidence
+
+# A matrix in float64: NumPy's on the CPU, where classes are spread over cores, torch's on a GPU.
+Matrix = Any
+Progress = Callable[[float], None]
+
+# Rows that are turned to float64 at a time, in bytes. Small enough for a cache, large enough for the products.
+_BLOCK = 1 << 23
+# NumPy lets other threads run only while the sizes of the matrices it is given sum to more than this.
+_LETS_GO = 500
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where rows come from, and where they are worked on."""
+
+    features: np.ndarray | Tensor
+    device: torch.device
+    space: Space
+
+    def take(self, index: np.ndarray | slice) -> tuple[Matrix, float]:
+        """Rows in float64, in the space; and their smallest entry before that."""
+        rows: Matrix
+        if self.device.type == "cpu" and isinstance(self.features, np.ndarray):
+            rows = self.features[index].astype(np.float64)
+        else:
+            chosen = torch.as_tensor(index) if isinstance(index, np.ndarray) else index
+            rows = torch.as_tensor(self.features[chosen]).to(self.device, torch.float64)
+            rows = rows.numpy() if self.device.type == "cpu" else rows
+        lowest = float(rows.min())
+        if self.space == "sphere":
+            lengths = (rows * rows).sum(1) ** 0.5
+            rows /= (lengths + (lengths == 0))[:, None]
+        return rows, lowest
+
+
+class Report:
+    """Tells how much of the work is done, in samples."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def add(self, samples: int) -> None:
+        """So many more are done."""
+        self._done += samples
+        if self._progress is not None:
+            self._progress(self._done / self._total)
+
+
+class _ClassSummary(NamedTuple):
+    mean: Matrix
+    spread: float
+    product: Matrix | None
+    lowest: float
+
+
+def first_visit(
+    source: Source, targets: np.ndarray, classes: int, budget: int | None, wanted: bool, report: Report
+) -> tuple[ClassStatistics, list[Tensor] | None, float]:
+    """Counts, means, spreads and spectra, class by class."""
+    order = np.argsort(targets, kind="stable")
+    starts = np.searchsorted(targets[order], np.arange(classes + 1))
+    dim = source.features.shape[1]
+    means = np.zeros((classes, dim))
+    spreads, lowest = np.zeros(classes), math.inf
+    spectra: list[Tensor] = []
+
+    def work(batch: Sequence[tuple[Source, np.ndarray]]) -> list[tuple[_ClassSummary, Matrix]]:
+        summaries = [_summarise(own, index, wanted) for own, index in batch]
+        values = _eigenvalues([summary.product for summary in summaries]) if wanted else [None] * len(batch)
+        return [(summary._replace(product=None), value) for summary, value in zip(summaries, values, strict=True)]
+
+    done = 0
+    for group in _groups(source, order, starts, budget):
+        batches = _batches(group, dim)
+        results = over_classes(work, batches) if source.device.type == "cpu" else map(work, batches)
+        for batch in results:
+            for summary, value in batch:
+                own = order[starts[done] : starts[done + 1]]
+                if not math.isfinite(summary.spread):
+                    raise ValueError(_not_finite(source, own))
+                means[done] = summary.mean if isinstance(summary.mean, np.ndarray) else summary.mean.cpu()
+                spreads[done], lowest = summary.spread, min(lowest, summary.lowest)
+                if value is not None:
+                    spectra.append(torch.as_tensor(value))
+                report.add(len(own))
+                done += 1
+    statistics = ClassStatistics(
+        counts=torch.from_numpy(np.diff(starts).astype(np.float64)),
+        means=torch.from_numpy(means),
+        spreads=torch.from_numpy(spreads),
+        within=None,
+        panels=None,
+        resolution=torch.tensor(_resolution(source.features), dtype=torch.float64),
+        rejected=torch.tensor(0),
+    )
+    return statistics, spectra if wanted else None, lowest
+
+
+def _groups(
+    source: Source, order: np.ndarray, starts: np.ndarray, budget: int | None
+) -> Iterator[list[tuple[Source, np.ndarray]]]:
+    """For each class its rows, as a source and indices; from disk they are gathered group by group, in file order."""
+    spans = [order[begin:end] for begin, end in pairwise(starts)]
+    if budget is None:
+        yield [(source, span) for span in spans]
+        return
+    row = source.features[0].nbytes
+    first = 0
+    while first < len(spans):
+        last, size = first + 1, len(spans[first])
+        while last < len(spans) and (size + len(spans[last])) * row <= budget:
+            size, last = size + len(spans[last]), last + 1
+        group = spans[first:last]
+        first = last
+        if size * row > budget:  # One class alone: it is read from disk block by block.
+            yield [(source, group[0])]
+            continue
+        rows = np.sort(np.concatenate(group))
+        gathered = replace(source, features=source.features[rows])
+        yield [(gathered, np.searchsorted(rows, span)) for span in group]
+
+
+def _batches(group: list[tuple[Source, np.ndarray]], dim: int) -> Iterator[list[tuple[Source, np.ndarray]]]:
+    """Classes that are worked on together: enough for NumPy to let another thread run."""
+    batch: list[tuple[Source, np.ndarray]] = []
+    size = 0
+    for item in group:
+        batch.append(item)
+        size += min(len(item[1]), dim)
+        if size > _LETS_GO:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _summarise(source: Source, index: np.ndarray, wanted: bool) -> _ClassSummary:
+    """The moments of one class. A class too large for one block is taken in several, which Chan's formula joins."""
+    dim = source.features.shape[1]
+    step = len(index) if len(index) <= dim else max(dim, _BLOCK // (8 * dim))
+    mean: Matrix = 0.0
+    product: Matrix = None
+    spread, lowest, count = 0.0, math.inf, 0
+    for begin in range(0, len(index), step):
+        rows, least = source.take(index[begin : begin + step])
+        # From the first row on: samples that are all the same then deviate by exactly nothing.
+        origin = rows[0] + 0 if begin == 0 else mean
+        rows -= origin
+        shift = rows.mean(0)
+        rows -= shift
+        bridge = shift * (count * len(rows) / (count + len(rows))) ** 0.5
+        spread += float((rows * rows).sum() + (bridge * bridge).sum())
+        mean = origin + shift * (len(rows) / (count + len(rows)))
+        count += len(rows)
+        lowest = min(lowest, least)
+        if wanted:
+            own = rows @ rows.T if len(index) < dim else rows.T @ rows
+            product = own if product is None else product + own + bridge[:, None] * bridge
+    return _ClassSummary(mean, spread, product, lowest)
+
+
+def _eigenvalues(products: list[Matrix]) -> list[Matrix]:
+    """Eigenvalues of symmetric matrices; on the CPU together, padded with zeros, which have no part in an entropy."""
+    if not isinstance(products[0], np.ndarray):
+        return [torch.linalg.eigvalsh(product) for product in products]
+    sizes = [len(product) for product in products]
+    stack = np.zeros((len(products), max(sizes), max(sizes)))
+    for slot, product in zip(stack, products, strict=True):
+        # A matrix that is not finite is reported later; LAPACK would not come back from it.
+        if np.isfinite(product.trace()):
+            slot[: len(product), : len(product)] = product
+    return list(np.linalg.eigvalsh(stack))
+
+
+def second_visit(source: Source, targets: np.ndarray, evidence: Evidence, report: Report) -> Evidence:
+    """How far samples scatter as the class means see it, and where classifier and nearest class mean agree."""
+    try:
+        means = evidence.means
+        weights = None if evidence.prototypes is None else evidence.weights.vectors
+    except UndefinedMetricError:
+        return evidence
+    dim = source.features.shape[1]
+    step = max(1, _BLOCK // (8 * dim))
+
+    def there(tensor: Tensor) -> Matrix:
+        return tensor.numpy() if source.device.type == "cpu" else tensor.to(source.device)
+
+    centred, gram, middle = there(means.centred), there(means.gram), there(means.vectors.mean(0))
+    halves = gram.diagonal() / 2
+    head = None if weights is None else there(weights)
+    bias = 0.0 if evidence.bias is None else there(evidence.head_bias)
+
+    def work(begin: int) -> tuple[Matrix, int, int]:
+        rows, _ = source.take(slice(begin, begin + step))
+        own = targets[begin : begin + step]
+        agreed = 0
+        decided = None if head is None else (rows @ head.T + bias).argmax(1)
+        rows -= middle
+        seen = rows @ centred.T
+        if decided is not None:
+            agreed = int((decided == (seen - halves).argmax(1)).sum())
+        seen -= gram[own]
+        return seen.T @ seen, agreed, len(own)
+
+    scatter, agreed = None, 0
+    blocks = range(0, len(targets), step)
+    for part, same, samples in over_classes(work, blocks) if source.device.type == "cpu" else map(work, blocks):
+        scatter = part if scatter is None else scatter + part
+        agreed += same
+        report.add(samples)
+    return replace(
+        evidence,
+        scatter_of_means=torch.as_tensor(scatter).cpu(),
+        agreement=None if head is None else agreed / len(targets),
+    )
+
+
+def _not_finite(source: Source, index: np.ndarray) -> str:
+    for begin in range(0, len(index), 1024):
+        rows = torch.as_tensor(source.features[index[begin : begin + 1024]])
+        bad = torch.nonzero(~torch.isfinite(rows).all(1)).flatten()
+        if len(bad):
+            return f"features must be finite; sample {index[begin + int(bad[0])]} holds NaN or infinity"
+    return "features must have lengths that can be calculated; some overflow"
+
+
+def _resolution(features: Tensor | np.ndarray) -> float:
+    if isinstance(features, Tensor):
+        return torch.finfo(features.dtype).eps
+    return max(float(np.finfo(features.dtype).eps), float(np.finfo(np.float64).eps))
