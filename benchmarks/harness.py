@@ -119,8 +119,25 @@ def _timed(step: Callable[[], None], number: int) -> float:
     return (time.perf_counter() - start) / number
 
 
-def run(name: str, cases: dict[str, Case], show: Callable[[dict[str, Any]], str]) -> None:
-    """Measure the cases, each in a fresh process; print ``show(results)`` and write ``results/NAME.json``."""
+def write(name: str, record: dict[str, Any]) -> Path:
+    """Write ``results/NAME.json``, with date, commit and machine; on a GPU ``results/NAME-gpu.json``."""
+    origin = {"benchmark": name, "date": datetime.now(UTC).date().isoformat(), "commit": commit(), "machine": machine()}
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}{'-gpu' if torch.cuda.is_available() else ''}.json"
+    path.write_text(json.dumps(origin | record, indent=1) + "\n")
+    return path
+
+
+def run(
+    name: str,
+    cases: dict[str, Case],
+    show: Callable[[dict[str, Any]], str],
+    facts: Callable[[], dict[str, Any]] | None = None,
+) -> None:
+    """Measure the cases, each in a fresh process; print ``show(results)`` and write ``results/NAME.json``.
+
+    ``facts`` are found once, in this process, and written beside the cases.
+    """
     parser = argparse.ArgumentParser(description=f"Benchmark {name}.")
     parser.add_argument("--case", choices=cases, help="measure this one in this process and print it as JSON")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="steps per case, after one that does not count")
@@ -136,19 +153,10 @@ def run(name: str, cases: dict[str, Case], show: Callable[[dict[str, Any]], str]
         if done.returncode:
             sys.exit(f"{case} failed:\n{done.stderr}")
         results[case] = json.loads(done.stdout)
-    record = {
-        "benchmark": name,
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(),
-        "machine": machine(),
-        "repeats": arguments.repeats,
-        "cases": results,
-    }
     if arguments.only:
         print(json.dumps(results, indent=1))
         return
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}{'-gpu' if torch.cuda.is_available() else ''}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    record = {"repeats": arguments.repeats, "cases": results} | (facts() if facts else {})
+    path = write(name, record)
     print(show(record))
     print(f"\nwritten to {path}")

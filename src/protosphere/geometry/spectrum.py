@@ -40,8 +40,8 @@ def effective_rank(spectrum: Float[Tensor, "values"]) -> Float[Tensor, ""]:
     Returns:
         One number.
 
-    >>> effective_rank(torch.tensor([2.0, 2.0, 2.0, 0.0]))
-    tensor(3.0000)
+    >>> round(float(effective_rank(torch.tensor([2.0, 2.0, 2.0, 0.0]))), 6)
+    3.0
 
     Reference:
         Roy and Vetterli, The effective rank, EUSIPCO 2007.

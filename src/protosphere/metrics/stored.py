@@ -136,8 +136,10 @@ def _as_array(features: Tensor | np.ndarray) -> Tensor | np.ndarray:
 
 
 def _as_tensor(part: Tensor | np.ndarray | None) -> Tensor | None:
-    # A copy of an array, which may be mapped read-only; prototypes are small.
-    return part if part is None or isinstance(part, Tensor) else torch.from_numpy(np.array(part))
+    if part is None or isinstance(part, Tensor):
+        return part
+    # A copy, since the array may be mapped read-only or have the bytes of another machine; prototypes are small.
+    return torch.from_numpy(np.array(part, dtype=part.dtype.newbyteorder("=")))
 
 
 def _check(

@@ -44,8 +44,9 @@ class Source:
             rows = rows.numpy() if self.device.type == "cpu" else rows
         lowest = float(rows.min())
         if self.space == "sphere":
-            lengths = (rows * rows).sum(1) ** 0.5
-            rows /= (lengths + (lengths == 0))[:, None]
+            lengths = _squares(rows) ** 0.5
+            with np.errstate(invalid="ignore"):  # Infinity by infinity is reported where its class is known.
+                rows /= (lengths + (lengths == 0))[:, None]
         return rows, lowest
 
 
@@ -60,6 +61,11 @@ class Report:
         self._done += samples
         if self._progress is not None:
             self._progress(self._done / self._total)
+
+
+def _squares(rows: Matrix) -> Matrix:
+    """Σ_j x_ij² of each row, without the matrix of squares."""
+    return np.einsum("ij,ij->i", rows, rows) if isinstance(rows, np.ndarray) else (rows * rows).sum(1)
 
 
 class _ClassSummary(NamedTuple):
@@ -165,7 +171,7 @@ def _summarise(source: Source, index: np.ndarray, wanted: bool) -> _ClassSummary
         shift = rows.mean(0)
         rows -= shift
         bridge = shift * (count * len(rows) / (count + len(rows))) ** 0.5
-        spread += float((rows * rows).sum() + (bridge * bridge).sum())
+        spread += float(_squares(rows).sum() + (bridge * bridge).sum())
         mean = origin + shift * (len(rows) / (count + len(rows)))
         count += len(rows)
         lowest = min(lowest, least)
@@ -201,19 +207,23 @@ def second_visit(source: Source, targets: np.ndarray, evidence: Evidence, report
     def there(tensor: Tensor) -> Matrix:
         return tensor.numpy() if source.device.type == "cpu" else tensor.to(source.device)
 
-    centred, gram, middle = there(means.centred), there(means.gram), there(means.vectors.mean(0))
+    gram, middle = there(means.gram), there(means.vectors.mean(0))
     halves = gram.diagonal() / 2
-    head = None if weights is None else there(weights)
-    bias = 0.0 if evidence.bias is None else there(evidence.head_bias)
+    # One product for both: what the class means see of a sample, and what the classifier says of it.
+    both = there(means.centred if weights is None else torch.cat([means.centred, weights]))
+    constant = None if weights is None else weights @ means.vectors.mean(0)
+    if constant is not None:
+        constant = there(constant if evidence.bias is None else constant + evidence.head_bias)
 
     def work(begin: int) -> tuple[Matrix, int, int]:
         rows, _ = source.take(slice(begin, begin + step))
         own = targets[begin : begin + step]
-        agreed = 0
-        decided = None if head is None else (rows @ head.T + bias).argmax(1)
         rows -= middle
-        seen = rows @ centred.T
-        if decided is not None:
+        products = rows @ both.T
+        seen = products[:, : len(gram)]
+        agreed = 0
+        if constant is not None:
+            decided = (products[:, len(gram) :] + constant).argmax(1)
             agreed = int((decided == (seen - halves).argmax(1)).sum())
         seen -= gram[own]
         return seen.T @ seen, agreed, len(own)
@@ -227,14 +237,14 @@ def second_visit(source: Source, targets: np.ndarray, evidence: Evidence, report
     return replace(
         evidence,
         scatter_of_means=torch.as_tensor(scatter).cpu(),
-        agreement=None if head is None else agreed / len(targets),
+        agreement=None if constant is None else agreed / len(targets),
     )
 
 
 def _not_finite(source: Source, index: np.ndarray) -> str:
     for begin in range(0, len(index), 1024):
-        rows = torch.as_tensor(source.features[index[begin : begin + 1024]])
-        bad = torch.nonzero(~torch.isfinite(rows).all(1)).flatten()
+        rows, _ = replace(source, space="raw").take(index[begin : begin + 1024])
+        bad = torch.nonzero(~torch.isfinite(torch.as_tensor(rows)).all(1)).flatten()
         if len(bad):
             return f"features must be finite; sample {index[begin + int(bad[0])]} holds NaN or infinity"
     return "features must have lengths that can be calculated; some overflow"

@@ -1,0 +1,145 @@
+"""Files of features: what is in them comes out, mapped; what is wrong with them is said in one sentence."""
+
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from protosphere.data import FeatureFileError, feature_files, read_features
+
+CONTENT = {
+    "features": np.arange(12, dtype=np.float32).reshape(4, 3),
+    "labels": np.array([0, 1, 1, 0]),
+    "prototypes": np.eye(2, 3, dtype=np.float32),
+    "bias": np.array([0.5, -0.5], dtype=np.float32),
+}
+
+
+def _write(path: Path, content: dict[str, np.ndarray]) -> Path:
+    if path.suffix == ".npz":
+        (np.savez_compressed if "compressed" in path.name else np.savez)(path, **content)
+        return path
+    tensors = {key: torch.from_numpy(value) for key, value in content.items()}
+    if path.suffix == ".safetensors":
+        save_file(tensors, path)
+    else:
+        torch.save(tensors, path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["plain.npz", "compressed.npz", "some.safetensors", "some.pt", "some.pth"])
+@pytest.mark.parametrize("unpacked", [1 << 24, 0])
+def test_what_is_in_comes_out(name: str, unpacked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feature_files, "_UNPACKED_IN_MEMORY", unpacked)
+    content = read_features(_write(tmp_path / name, CONTENT))
+    for key, value in CONTENT.items():
+        np.testing.assert_array_equal(np.asarray(getattr(content, key)), value)
+    if name == "plain.npz" or (name == "compressed.npz" and not unpacked):
+        assert isinstance(content.features, np.memmap)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
+def test_layouts_and_precisions_of_npz(dtype: object, tmp_path: Path) -> None:
+    features = np.asfortranarray(np.random.default_rng(0).standard_normal((5, 3)).astype(dtype))
+    path = _write(tmp_path / "some.npz", {"features": features, "labels": np.arange(5, dtype=np.uint8)})
+    np.testing.assert_array_equal(read_features(path).features, features)
+
+
+def test_other_keys_and_names_of_classes(tmp_path: Path) -> None:
+    path = _write(
+        tmp_path / "a.npz", {"x": CONTENT["features"], "y": CONTENT["labels"], "class_names": np.array(["a", "b"])}
+    )
+    content = read_features(path, features="x", labels="y")
+    assert content.class_names == ["a", "b"]
+    assert content.prototypes is None
+    assert content.bias is None
+
+
+def test_bfloat16_of_safetensors(tmp_path: Path) -> None:
+    save_file(
+        {"features": torch.ones(4, 3, dtype=torch.bfloat16), "labels": torch.arange(4)}, tmp_path / "b.safetensors"
+    )
+    assert read_features(tmp_path / "b.safetensors").features.dtype == torch.bfloat16
+
+
+class Bomb:
+    """Writes a file if anybody unpickles it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return Path.write_text, (self.path, "boom")
+
+
+@pytest.mark.bad_input
+def test_nothing_is_unpickled(tmp_path: Path) -> None:
+    fuse = tmp_path / "fuse"
+    objects = np.array([Bomb(fuse)] * 4, dtype=object)
+    np.savez(tmp_path / "objects.npz", features=objects, labels=np.arange(4))
+    torch.save({"features": Bomb(fuse), "labels": torch.arange(4)}, tmp_path / "objects.pt")
+    for suffix in (".pt", ".npz", ".safetensors"):
+        (tmp_path / f"pickle{suffix}").write_bytes(pickle.dumps({"features": Bomb(fuse)}))
+    for name in ("objects.npz", "objects.pt", "pickle.pt", "pickle.npz", "pickle.safetensors"):
+        with pytest.raises(FeatureFileError) as caught:
+            read_features(tmp_path / name)
+        assert name in str(caught.value)
+        assert not fuse.exists(), name
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pt"])
+def test_bad_files(suffix: str, tmp_path: Path) -> None:
+    def message(path: Path) -> str:
+        with pytest.raises(FeatureFileError) as caught:
+            read_features(path)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    path = tmp_path / f"some{suffix}"
+    assert message(path) == f"{path} must be a file; there is none"
+    path.write_bytes(b"")
+    assert message(path) == f"some{suffix} must hold features and labels; it is empty"
+    path.write_bytes(b"nonsense" * 100)
+    assert message(path).startswith(f"some{suffix} must be ")
+    _write(path, {"x": CONTENT["features"], "labels": CONTENT["labels"]})
+    assert message(path) == f"some{suffix} must hold features under the key 'features'; its keys are " + (
+        "labels, x" if suffix == ".safetensors" else "x, labels"
+    )
+    _write(path, {"features": CONTENT["features"]})
+    assert message(path).endswith("must hold labels under the key 'labels'; its keys are features")
+    _write(path, CONTENT)
+    path.write_bytes(path.read_bytes()[:-300])
+    assert message(path)
+
+
+@pytest.mark.bad_input
+def test_bad_content(tmp_path: Path) -> None:
+    for name, content, message in (
+        ("list.pt", [torch.ones(3)], "must hold a dictionary of tensors; it holds a list"),
+        ("number.pt", {"features": 3, "labels": torch.arange(3)}, "'features' in number.pt must be a dense tensor"),
+        ("sparse.pt", {"features": torch.eye(3).to_sparse(), "labels": torch.arange(3)}, "must be a dense tensor"),
+    ):
+        torch.save(content, tmp_path / name)
+        with pytest.raises(FeatureFileError, match=message):
+            read_features(tmp_path / name)
+    (tmp_path / "some.csv").write_text("1,2")
+    with pytest.raises(FeatureFileError, match=r"some.csv must end in .npz, .safetensors or .pt; it ends in .csv"):
+        read_features(tmp_path / "some.csv")
+    np.savez(tmp_path / "names.npz", **CONTENT, class_names=np.arange(2))
+    with pytest.raises(FeatureFileError, match=r"class names in names.npz must be a list of texts"):
+        read_features(tmp_path / "names.npz")
+    with zipfile.ZipFile(tmp_path / "text.npz", "w") as archive:
+        archive.writestr("features.npy", "hello")
+    with pytest.raises(FeatureFileError, match=r"features.npy in text.npz must be an array"):
+        read_features(tmp_path / "text.npz")
+    short = tmp_path / "short.npy"
+    np.save(short, CONTENT["features"])
+    with zipfile.ZipFile(tmp_path / "short.npz", "w") as archive:
+        archive.writestr("features.npy", short.read_bytes()[:-4])
+    with pytest.raises(FeatureFileError, match="must hold 48 bytes of numbers; it is damaged"):
+        read_features(tmp_path / "short.npz")

@@ -1,0 +1,61 @@
+"""On a GPU: the CPU's numbers, and no waiting where class sums are enough."""
+
+import pytest
+import torch
+
+from protosphere.metrics import NeuralCollapse, measure
+from support.clouds import CLOUDS, cloud
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.parametrize("space", ["sphere", "raw"])
+@pytest.mark.parametrize("name", CLOUDS)
+def test_the_same_numbers(name: str, space: str) -> None:
+    features, labels, prototypes, _ = map(torch.from_numpy, cloud(**CLOUDS[name]))
+    expected = measure(features, labels, prototypes, space=space)
+    on_gpu = [tensor.cuda() for tensor in (features, labels, prototypes)]
+    metric = NeuralCollapse(features.shape[1], len(prototypes), on_gpu[2], space=space).cuda()
+    for batch in torch.arange(len(labels)).split(9):
+        metric.update(on_gpu[0][batch.cuda()], on_gpu[1][batch.cuda()])
+    for found in (
+        measure(*on_gpu, space=space),
+        measure(features, labels, prototypes, space=space, device="cuda"),
+        metric.compute(),
+    ):
+        assert set(found) | {"nc4_agreement"} == set(expected)
+        for key, value in found.items():
+            assert float(value) == pytest.approx(expected[key], rel=1e-8, abs=1e-12), key
+
+
+@pytest.mark.parametrize("metrics", ["cheap", ["nc1"]])
+def test_class_sums_wait_for_nothing(metrics: str | list[str]) -> None:
+    metric = NeuralCollapse(64, 10, metrics=metrics).cuda()
+    features, labels = torch.randn(256, 64, device="cuda"), torch.arange(256, device="cuda") % 10
+    metric.update(features, labels)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        metric.update(features, labels)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert metric.counts.sum() == 512
+
+
+@pytest.mark.bad_input
+def test_labels_out_of_range_are_told_at_the_end() -> None:
+    metric = NeuralCollapse(4, 3).cuda()
+    metric.update(torch.randn(3, 4, device="cuda"), torch.tensor([0, 1, 9], device="cuda"))
+    with pytest.raises(ValueError, match="1 of the samples had others"):
+        metric.compute()
+
+
+def test_autocast_and_half_precision() -> None:
+    features, labels = torch.randn(90, 16, device="cuda"), torch.arange(90, device="cuda") % 3
+    linear = torch.nn.Linear(16, 16).cuda()
+    metric = NeuralCollapse(16, 3).cuda()
+    with torch.autocast("cuda", torch.bfloat16), torch.inference_mode():
+        outputs = linear(features)
+        metric.update(outputs, labels)
+    expected = measure(outputs.float().cpu(), labels.cpu())
+    for name, value in metric.compute().items():
+        assert float(value) == pytest.approx(expected[name], rel=1e-8, abs=1e-12), name

@@ -1,0 +1,54 @@
+"""Samples to measure: classes of many shapes and sizes."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Cloud(NamedTuple):
+    features: np.ndarray
+    labels: np.ndarray
+    prototypes: np.ndarray
+    bias: np.ndarray
+
+
+def cloud(
+    counts: list[int],
+    dim: int,
+    *,
+    spread: float = 0.5,
+    offset: float = 0.0,
+    dtype: type = np.float32,
+    sign: str = "any",
+    seed: int = 0,
+) -> Cloud:
+    """Classes of these sizes about random centres, each stretched in its own way; the samples are shuffled."""
+    rng = np.random.default_rng(seed)
+    classes = len(counts)
+    centres = rng.standard_normal((classes, dim)) + offset
+    labels = rng.permutation(np.repeat(np.arange(classes), counts))
+    stretch = np.exp(rng.standard_normal((classes, dim)))
+    features = centres[labels] + spread * stretch[labels] * rng.standard_normal((len(labels), dim))
+    if sign == "non-negative":
+        features = np.maximum(features, 0)
+    prototypes = centres + 0.3 * rng.standard_normal((classes, dim))
+    return Cloud(
+        features.astype(dtype), labels, prototypes.astype(np.float32), rng.standard_normal(classes).astype(np.float32)
+    )
+
+
+CLOUDS: dict[str, dict] = {
+    "more samples than dimensions": {"counts": [30, 30, 30, 30], "dim": 7},
+    "more dimensions than samples": {"counts": [5, 5, 5], "dim": 40},
+    "uneven": {"counts": [2, 60, 7, 30, 9], "dim": 12},
+    "more classes than dimensions": {"counts": [6] * 15, "dim": 5},
+    "classes just fill the dimensions": {"counts": [6] * 6, "dim": 5},
+    "two classes": {"counts": [9, 11], "dim": 6},
+    "three classes": {"counts": [9, 11, 4], "dim": 6},
+    "float64": {"counts": [8, 8, 8], "dim": 10, "dtype": np.float64},
+    "float16": {"counts": [8, 8, 8], "dim": 10, "dtype": np.float16},
+    "a common offset": {"counts": [20, 20, 20], "dim": 10, "offset": 100.0, "dtype": np.float64},
+    "non-negative": {"counts": [20, 20, 20], "dim": 10, "sign": "non-negative"},
+    "nearly collapsed": {"counts": [20, 20, 20, 20], "dim": 10, "spread": 1e-5, "dtype": np.float64},
+    "one dimension a class": {"counts": [4, 5], "dim": 2},
+}
