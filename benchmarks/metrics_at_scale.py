@@ -1,0 +1,140 @@
+"""The metrics at ImageNet's size on a GPU: 1,281,167 samples of 1000 classes in 2048 dimensions, streamed in batches.
+
+python benchmarks/metrics_at_scale.py            (add --samples 100000 for a short look)
+"""
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from harness import write
+from protosphere.metrics import NeuralCollapse, measure
+
+SAMPLES, CLASSES, DIM, BATCH = 1_281_167, 1000, 2048, 8192
+
+
+class Stream:
+    """Synthetic features, the same each time: classes about random centres, spectra that fall."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+        generator = torch.Generator("cuda").manual_seed(0)
+        self.centres = torch.randn(CLASSES, DIM, device="cuda", generator=generator)
+        self.decay = torch.logspace(0, -2, DIM, device="cuda")
+        self.labels = torch.randint(0, CLASSES, (samples,), device="cuda", generator=generator)
+
+    def batch(self, start: int) -> tuple[Tensor, Tensor]:
+        labels = self.labels[start : start + BATCH]
+        generator = torch.Generator("cuda").manual_seed(start + 1)
+        noise = torch.randn(len(labels), DIM, device="cuda", generator=generator)
+        return self.centres[labels] + noise * self.decay, labels
+
+
+def _clock() -> float:
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _streamed(stream: Stream) -> tuple[dict[str, Any], dict[str, float]]:
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    metric = NeuralCollapse(DIM, CLASSES, stream.centres, memory_budget=20 << 30).cuda()
+    updating = 0.0
+    for start in range(0, stream.samples, BATCH):
+        batch = stream.batch(start)
+        begin = _clock()
+        metric.update(*batch)
+        updating += _clock() - begin
+    accumulated = torch.cuda.max_memory_allocated() - before
+    begin = _clock()
+    values = {name: float(value) for name, value in metric.compute().items()}
+    return {
+        "seconds_from_the_last_batch": round(_clock() - begin, 2),
+        "seconds_of_updates": round(updating, 2),
+        "peak_gib": round((torch.cuda.max_memory_allocated() - before) / 2**30, 2),
+        "peak_gib_while_accumulating": round(accumulated / 2**30, 2),
+    }, values
+
+
+def _stored(stream: Stream, streamed: dict[str, float]) -> dict[str, Any]:
+    """The same samples, all at hand: class by class through Gram matrices."""
+    features = torch.cat([stream.batch(start)[0] for start in range(0, stream.samples, BATCH)])
+    begin = _clock()
+    stored = measure(features, stream.labels, stream.centres)
+    seconds = _clock() - begin
+    differences = {name: abs(streamed[name] - stored[name]) / max(abs(stored[name]), 1e-12) for name in streamed}
+    worst = max(differences, key=differences.__getitem__)
+    return {"seconds": round(seconds, 2), "largest_relative_difference": differences[worst], "of": worst}
+
+
+def _overhead(model: nn.Module, images: Tensor, classes: int, dim: int, batches: int) -> dict[str, float]:
+    """A pass that computes features, with and without the cheap metrics on the way."""
+    labels = torch.randint(0, classes, (len(images),), device="cuda")
+    metric = NeuralCollapse(dim, classes, torch.randn(classes, dim), metrics="cheap").cuda()
+
+    @torch.inference_mode()
+    def seconds(measured: bool) -> float:
+        begin = _clock()
+        for _ in range(batches):
+            with torch.autocast("cuda", torch.bfloat16):
+                features = model(images)
+            if measured:
+                metric.update(features, labels)
+        return _clock() - begin
+
+    seconds(True), seconds(False)
+    pairs = [(seconds(False), seconds(True)) for _ in range(7)]
+    plain, measured = (sorted(column)[len(column) // 2] for column in zip(*pairs, strict=True))
+    return {
+        "images_per_second": round(batches * len(images) / plain),
+        "with_metrics": round(batches * len(images) / measured),
+        "added_percent": round(100 * (measured / plain - 1), 2),
+    }
+
+
+def _models() -> dict[str, Any]:
+    wide = torchvision.models.resnet50()
+    wide.fc = nn.Identity()
+    small = torchvision.models.resnet18()
+    small.conv1, small.maxpool, small.fc = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.Identity(), nn.Identity()
+    found = {}
+    for name, model, size, batch, classes, dim in (
+        ("ResNet-50, 224 px, batch 256, K = 1000, d = 2048", wide, 224, 256, 1000, 2048),
+        ("ResNet-18, 32 px, batch 512, K = 100, d = 512", small, 32, 512, 100, 512),
+    ):
+        prepared = model.cuda().eval().to(memory_format=torch.channels_last)
+        images = torch.randn(batch, 3, size, size, device="cuda").to(memory_format=torch.channels_last)
+        found[name] = _overhead(prepared, images, classes, dim, 40 if size == 224 else 200)
+    return found
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description="Benchmark the metrics at scale.")
+    parser.add_argument("--samples", type=int, default=SAMPLES)
+    samples = parser.parse_args().samples
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs a GPU")
+    stream = Stream(samples)
+    streamed, values = _streamed(stream)
+    print(json.dumps(streamed), flush=True)
+    record = {
+        "shape": {"samples": samples, "classes": CLASSES, "dim": DIM, "batch": BATCH},
+        "all_metrics_streamed": streamed,
+        "values": values,
+        "all_metrics_stored_on_the_gpu": _stored(stream, values),
+        "cheap_metrics_during_a_pass": _models(),
+    }
+    print(json.dumps(record, indent=1))
+    if samples == SAMPLES:
+        print(f"written to {write('metrics_at_scale', record)}")
+
+
+if __name__ == "__main__":
+    main()
