@@ -30,6 +30,7 @@ class Stream:
         self.labels = torch.randint(0, CLASSES, (samples,), device="cuda", generator=generator)
 
     def batch(self, start: int) -> tuple[Tensor, Tensor]:
+        """The batch that starts at this sample."""
         labels = self.labels[start : start + BATCH]
         generator = torch.Generator("cuda").manual_seed(start + 1)
         noise = torch.randn(len(labels), DIM, device="cuda", generator=generator)
