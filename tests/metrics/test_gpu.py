@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from protosphere.metrics import NeuralCollapse, measure
+from protosphere.metrics import NeuralCollapse, measure, streaming
 from support.clouds import CLOUDS, cloud
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -28,8 +28,10 @@ def test_the_same_numbers(name: str, space: str) -> None:
             assert float(value) == pytest.approx(expected[key], rel=1e-8, abs=1e-12), key
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("metrics", ["cheap", ["nc1"]])
-def test_class_sums_wait_for_nothing(metrics: str | list[str]) -> None:
+def test_class_sums_wait_for_nothing(metrics: str | list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "_PUT_BY", 1)
     metric = NeuralCollapse(64, 10, metrics=metrics).cuda()
     features, labels = torch.randn(256, 64, device="cuda"), torch.arange(256, device="cuda") % 10
     metric.update(features, labels)

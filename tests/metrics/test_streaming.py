@@ -8,7 +8,7 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 from protosphere.classifiers import CosineClassifier
-from protosphere.metrics import CHEAP, DEFINITIONS, NeuralCollapse, measure
+from protosphere.metrics import CHEAP, DEFINITIONS, NeuralCollapse, measure, streaming
 
 DIM, CLASSES = 6, 4
 
@@ -44,6 +44,7 @@ def test_what_is_kept_is_what_is_asked_for(batch, prototypes) -> None:
         metric = NeuralCollapse(DIM, CLASSES, prototypes, metrics=asked)
         metric.update(*batch)
         assert set(metric.compute()) <= set(metric.names)
+        assert not metric.waiting_features, "what was put by has been added"
         states = [getattr(metric, name) for name in metric._defaults]
         sizes[str(asked)] = sum(
             part.numel() for state in states for part in (state if isinstance(state, list) else [state])
@@ -120,6 +121,26 @@ def test_beside_an_accuracy_in_a_training_module(batch) -> None:
     _equal(module.collapse.compute(), expected)
     assert {name.split(".")[0] for name in module.state_dict()} == {"encoder", "head"}
     assert module.collapse.means.dtype == torch.float64
+
+
+@pytest.mark.parametrize("put_by", [1, 50, 10**6])
+def test_samples_that_are_put_by_are_copies_and_all_come_in(put_by: int, prototypes, monkeypatch) -> None:
+    monkeypatch.setattr(streaming, "_PUT_BY", put_by)
+    metric = NeuralCollapse(DIM, CLASSES, prototypes)
+    features, labels = torch.randn(120, DIM), torch.arange(120) % CLASSES
+    buffers = torch.empty(40, DIM), torch.empty(40, dtype=torch.long)
+    for part in torch.arange(120).split(40):
+        buffers[0].copy_(features[part])  # As a captured graph has it: each batch overwrites the last.
+        buffers[1].copy_(labels[part])
+        metric.update(*buffers)
+    metric.update(features[:8].bfloat16(), labels[:8])
+    metric.update(features[8:16].double(), labels[8:16])
+    assert metric.resolution <= torch.finfo(torch.bfloat16).eps
+    everything = torch.cat([features, features[:8].bfloat16().float(), features[8:16]])
+    expected = measure(everything, torch.cat([labels, labels[:16]]), prototypes)
+    del expected["nc4_agreement"]
+    _equal(metric.compute(), expected)
+    assert metric.resolution == torch.finfo(torch.bfloat16).eps
 
 
 def test_in_and_out_of_inference_mode(batch, prototypes) -> None:

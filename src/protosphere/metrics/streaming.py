@@ -28,6 +28,9 @@ except ImportError as error:  # pragma: no cover
 
 Prototypes = Tensor | Callable[[], Tensor]
 
+# Batches are put by until there are so many samples: adding them costs the same for one sample as for thousands.
+_PUT_BY = 8192
+
 
 class _Held:
     """Holds a tensor or a function by reference, copies included: what the prototypes are at ``compute`` counts."""
@@ -50,7 +53,8 @@ class NeuralCollapse(Metric):
     processes; ``nc4_agreement`` alone is not among them, since it needs a second look at the samples.
 
     What is kept depends on what is asked for: K·d numbers for metrics that class sums give (``metrics="cheap"``), d²
-    more for ``nc1_trace``, and about K·d²/2 for ``intra_effective_rank``. All in float64, updated in place.
+    more for ``nc1_trace``, and about K·d²/2 for ``intra_effective_rank``; and copies of the last few thousand samples,
+    which are added together. All in float64, but for those copies.
 
     Args:
         dim: d, the width of the features.
@@ -88,6 +92,8 @@ class NeuralCollapse(Metric):
     rejected: Tensor
     space_code: Tensor
     panels: list[Tensor]
+    waiting_features: list[Tensor]
+    waiting_labels: list[Tensor]
 
     def __init__(
         self,
@@ -135,6 +141,8 @@ class NeuralCollapse(Metric):
                 self.add_state(name, value)
         # Two metrics that differ in their space alone must not be taken for one by a MetricCollection.
         self.add_state("space_code", torch.tensor(int(space == "sphere")))
+        self.add_state("waiting_features", [])
+        self.add_state("waiting_labels", [])
         if self.moments == "per_class":
             # A list, because a tensor would be kept twice: as the state and as what it is reset to.
             self.add_state("panels", [])
@@ -146,12 +154,17 @@ class NeuralCollapse(Metric):
             ValueError: features and labels do not fit; or, on the CPU, a label is neither a class nor ``ignore_index``.
         """
         check_batch(features, labels, self.dim)
+        if labels.device.type == "cpu":
+            wrong = (labels < 0) | (labels >= self.num_classes)
+            self._refuse(int((wrong & (labels != self.ignore_index)).sum()))
         # Tensors made in inference mode could not be updated outside it.
         with torch.inference_mode(False), torch.no_grad():
-            statistics = self._statistics()
-            statistics.add(features, labels, space=self.space, ignore_index=self.ignore_index)
-        if labels.device.type == "cpu":
-            self._check_labels()
+            if self.waiting_features and self.waiting_features[0].dtype != features.dtype:
+                self._statistics()
+            self.waiting_features.append(features.detach().clone())
+            self.waiting_labels.append(labels.clone())
+            if sum(map(len, self.waiting_labels)) >= _PUT_BY:
+                self._statistics()
 
     def compute(self, prototypes: Tensor | None = None, bias: Tensor | None = None) -> dict[str, Tensor]:
         """The metrics of all samples so far; :attr:`absent` then says why others have no value.
@@ -163,9 +176,9 @@ class NeuralCollapse(Metric):
         Raises:
             ValueError: labels were out of range, features were not finite, or the prototypes do not fit.
         """
-        self._check_labels()
         with torch.inference_mode(False), torch.no_grad():
             statistics = self._statistics()
+            self._refuse(int(self.rejected))
             prototypes = self._fitting("prototypes", prototypes, self._prototypes, (self.num_classes, self.dim))
             bias = self._fitting("bias", bias, self._bias, (self.num_classes,))
             lost = ~torch.isfinite(statistics.spreads)
@@ -190,7 +203,7 @@ class NeuralCollapse(Metric):
         self._update_count += incoming_state._update_count
 
     def _statistics(self) -> ClassStatistics:
-        """The states, as statistics that share their memory."""
+        """The states, as statistics that share their memory, with the samples that were put by."""
         if self.moments == "per_class" and not self.panels:
             self.panels.extend(empty_panels(self.num_classes, self.dim, device=self.device))
         for name in self._defaults:
@@ -199,7 +212,7 @@ class NeuralCollapse(Metric):
                 setattr(self, name, state.clone())
         if self.moments == "per_class" and self.panels[0].is_inference():
             self.panels[:] = [panel.clone() for panel in self.panels]
-        return ClassStatistics(
+        statistics = ClassStatistics(
             counts=self.counts,
             means=self.means,
             spreads=self.spreads,
@@ -208,9 +221,15 @@ class NeuralCollapse(Metric):
             resolution=self.resolution,
             rejected=self.rejected,
         )
+        if self.waiting_labels:
+            features, labels = torch.cat(self.waiting_features), torch.cat(self.waiting_labels)
+            self.waiting_features.clear()
+            self.waiting_labels.clear()
+            statistics.add(features, labels, space=self.space, ignore_index=self.ignore_index)
+        return statistics
 
-    def _check_labels(self) -> None:
-        if rejected := int(self.rejected):
+    def _refuse(self, rejected: int) -> None:
+        if rejected:
             raise ValueError(
                 f"labels must lie in 0..{self.num_classes - 1} or be ignore_index={self.ignore_index}; "
                 f"{rejected} of the samples had others"
