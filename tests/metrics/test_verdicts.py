@@ -42,6 +42,15 @@ def test_unequal_lengths_count_against_equal_separation() -> None:
     assert verdicts(found.values, found.absent, 4, 4)[1].answer == "no"
 
 
+def test_small_cosines_of_many_random_classes_are_not_taken_for_a_simplex() -> None:
+    labels = torch.arange(900) % 300
+    found = examine(torch.randn(300, 2048)[labels], labels)
+    assert found.values["nc2_simplex"] < 0.02
+    verdict = verdicts(found.values, found.absent, 300, 2048)[1]
+    assert verdict.answer == "partly"
+    assert "of 299 directions" in verdict.sentence
+
+
 def test_sentences_say_what_cannot_be() -> None:
     labels = torch.arange(30) % 10
     found = examine(torch.randn(30, 3), labels)

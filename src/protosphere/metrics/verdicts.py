@@ -101,9 +101,7 @@ def _judge(
         answer = _grade(value, rule.limits)
         sentence = rule.sentence(value)
         if rule.condition == "NC2":
-            lengths = values.get("nc2_norms", 0.0)
-            answer = max(answer, _grade(lengths, (0.02, 0.1, 0.3)), key=_ANSWERS.index)
-            sentence += f", their distances from the centre differ by {100 * lengths:.1f} %"
+            answer, sentence = _whole_frame(answer, sentence, values, min(num_classes - 1, dim))
             if num_classes == 2:
                 sentence = "two class means always lie opposite each other"
             if dim < num_classes - 1:
@@ -120,6 +118,18 @@ def _judge(
     )
 
 
+def _whole_frame(answer: Answer, sentence: str, values: Mapping[str, float], directions: int) -> tuple[Answer, str]:
+    """Small cosines are not all: those of many random classes are small too, but fill the directions unevenly."""
+    grades = [answer]
+    if (rank := values.get("inter_effective_rank")) is not None:
+        grades.append(_grade(rank / directions, (0.99, 0.95, 0.8)))
+        sentence += f", they fill {rank:.4g} of {directions} directions"
+    if (lengths := values.get("nc2_norms")) is not None:
+        grades.append(_grade(lengths, (0.02, 0.1, 0.3)))
+        sentence += f", and their distances from the centre differ by {100 * lengths:.1f} %"
+    return max(grades, key=_ANSWERS.index), sentence
+
+
 def _grade(value: float, limits: tuple[float, float, float]) -> Answer:
     rising = limits[0] > limits[-1]
     for answer, limit in zip(_ANSWERS, limits, strict=False):
@@ -129,4 +139,6 @@ def _grade(value: float, limits: tuple[float, float, float]) -> Answer:
 
 
 def _times(value: float) -> str:
-    return f"{100 * value:.2g} %" if value < 1 else f"{value:.2g} times"
+    if value >= 1:
+        return f"{value:.1f} times"
+    return f"{100 * value:.0f} %" if value >= 0.1 else f"{100 * value:.2g} %"

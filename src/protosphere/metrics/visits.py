@@ -127,6 +127,7 @@ def _groups(
         yield [(source, span) for span in spans]
         return
     row = source.features[0].nbytes
+    room: np.ndarray | None = None
     first = 0
     while first < len(spans):
         last, size = first + 1, len(spans[first])
@@ -138,7 +139,13 @@ def _groups(
             yield [(source, group[0])]
             continue
         rows = np.sort(np.concatenate(group))
-        gathered = replace(source, features=source.features[rows])
+        if isinstance(source.features, np.ndarray):
+            if room is None:  # One buffer for all groups: a second one would stand beside the first for a while.
+                most = min(len(order), max(budget // row, size))
+                room = np.empty((most, source.features.shape[1]), source.features.dtype)
+            gathered = replace(source, features=np.take(source.features, rows, 0, out=room[:size], mode="clip"))
+        else:
+            gathered = replace(source, features=source.features[rows])
         yield [(gathered, np.searchsorted(rows, span)) for span in group]
 
 
