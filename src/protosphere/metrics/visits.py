@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ Matrix = Any
 Progress = Callable[[float], None]
 
 # Rows that are turned to float64 at a time, in bytes. Small enough for a cache, large enough for the products.
-_BLOCK = 1 << 23
+_BLOCK = 1 << 21
 # NumPy lets other threads run only while the sizes of the matrices it is given sum to more than this.
 _LETS_GO = 500
 
@@ -33,8 +33,8 @@ class Source:
     device: torch.device
     space: Space
 
-    def take(self, index: np.ndarray | slice) -> tuple[Matrix, float]:
-        """Rows in float64, in the space; and their smallest entry before that."""
+    def read(self, index: np.ndarray | slice) -> tuple[Matrix, Matrix | None]:
+        """Rows in float64 as they are; and, on the sphere, what to divide each by."""
         rows: Matrix
         if self.device.type == "cpu" and isinstance(self.features, np.ndarray):
             rows = self.features[index].astype(np.float64)
@@ -42,11 +42,18 @@ class Source:
             chosen = torch.as_tensor(index) if isinstance(index, np.ndarray) else index
             rows = torch.as_tensor(self.features[chosen]).to(self.device, torch.float64)
             rows = rows.numpy() if self.device.type == "cpu" else rows
+        if self.space == "raw":
+            return rows, None
+        lengths = _squares(rows) ** 0.5
+        return rows, lengths + (lengths == 0)
+
+    def take(self, index: np.ndarray | slice) -> tuple[Matrix, float]:
+        """Rows in float64, in the space; and their smallest entry before that."""
+        rows, lengths = self.read(index)
         lowest = float(rows.min())
-        if self.space == "sphere":
-            lengths = _squares(rows) ** 0.5
+        if lengths is not None:
             with np.errstate(invalid="ignore"):  # Infinity by infinity is reported where its class is known.
-                rows /= (lengths + (lengths == 0))[:, None]
+                rows /= lengths[:, None]
         return rows, lowest
 
 
@@ -68,44 +75,51 @@ def _squares(rows: Matrix) -> Matrix:
     return np.einsum("ij,ij->i", rows, rows) if isinstance(rows, np.ndarray) else (rows * rows).sum(1)
 
 
-class _ClassSummary(NamedTuple):
+class _Class(NamedTuple):
+    """One class: where its rows are."""
+
+    label: int
+    source: Source
+    rows: np.ndarray
+
+
+class _Summary(NamedTuple):
+    """What the first visit to a class found; the product is what eigenvalues are taken of."""
+
     mean: Matrix
     spread: float
-    product: Matrix | None
     lowest: float
+    product: Matrix | None
 
 
 def first_visit(
     source: Source, targets: np.ndarray, classes: int, budget: int | None, wanted: bool, report: Report
 ) -> tuple[ClassStatistics, list[Tensor] | None, float]:
-    """Counts, means, spreads and spectra, class by class."""
+    """Counts, means, spreads and, where wanted, spectra, class by class; and the smallest entry of all."""
     order = np.argsort(targets, kind="stable")
     starts = np.searchsorted(targets[order], np.arange(classes + 1))
     dim = source.features.shape[1]
-    means = np.zeros((classes, dim))
-    spreads, lowest = np.zeros(classes), math.inf
-    spectra: list[Tensor] = []
+    means, spreads, lowest = np.zeros((classes, dim)), np.zeros(classes), math.inf
+    spectra: dict[int, Tensor] = {}
 
-    def work(batch: Sequence[tuple[Source, np.ndarray]]) -> list[tuple[_ClassSummary, Matrix]]:
-        summaries = [_summarise(own, index, wanted) for own, index in batch]
+    def work(batch: Sequence[_Class]) -> list[tuple[int, _Summary, Matrix]]:
+        summaries = [_summarise(member.source, member.rows, wanted) for member in batch]
         values = _eigenvalues([summary.product for summary in summaries]) if wanted else [None] * len(batch)
-        return [(summary._replace(product=None), value) for summary, value in zip(summaries, values, strict=True)]
+        labels = [member.label for member in batch]
+        return list(zip(labels, (summary._replace(product=None) for summary in summaries), values, strict=True))
 
-    done = 0
     for group in _groups(source, order, starts, budget):
         batches = _batches(group, dim)
         results = over_classes(work, batches) if source.device.type == "cpu" else map(work, batches)
-        for batch in results:
-            for summary, value in batch:
-                own = order[starts[done] : starts[done + 1]]
-                if not math.isfinite(summary.spread):
-                    raise ValueError(_not_finite(source, own))
-                means[done] = summary.mean if isinstance(summary.mean, np.ndarray) else summary.mean.cpu()
-                spreads[done], lowest = summary.spread, min(lowest, summary.lowest)
-                if value is not None:
-                    spectra.append(torch.as_tensor(value))
-                report.add(len(own))
-                done += 1
+        for label, summary, values in chain.from_iterable(results):
+            own = order[starts[label] : starts[label + 1]]
+            if not math.isfinite(summary.spread):
+                raise ValueError(_not_finite(source, own))
+            means[label] = summary.mean if isinstance(summary.mean, np.ndarray) else summary.mean.cpu()
+            spreads[label], lowest = summary.spread, min(lowest, summary.lowest)
+            if values is not None:
+                spectra[label] = torch.as_tensor(values)
+            report.add(len(own))
     statistics = ClassStatistics(
         counts=torch.from_numpy(np.diff(starts).astype(np.float64)),
         means=torch.from_numpy(means),
@@ -115,16 +129,14 @@ def first_visit(
         resolution=torch.tensor(_resolution(source.features), dtype=torch.float64),
         rejected=torch.tensor(0),
     )
-    return statistics, spectra if wanted else None, lowest
+    return statistics, [spectra[label] for label in range(classes)] if wanted else None, lowest
 
 
-def _groups(
-    source: Source, order: np.ndarray, starts: np.ndarray, budget: int | None
-) -> Iterator[list[tuple[Source, np.ndarray]]]:
-    """For each class its rows, as a source and indices; from disk they are gathered group by group, in file order."""
+def _groups(source: Source, order: np.ndarray, starts: np.ndarray, budget: int | None) -> Iterator[list[_Class]]:
+    """The classes; from disk their rows are gathered group by group, in the order of the file."""
     spans = [order[begin:end] for begin, end in pairwise(starts)]
     if budget is None:
-        yield [(source, span) for span in spans]
+        yield [_Class(label, source, span) for label, span in enumerate(spans)]
         return
     row = source.features[0].nbytes
     room: np.ndarray | None = None
@@ -133,29 +145,31 @@ def _groups(
         last, size = first + 1, len(spans[first])
         while last < len(spans) and (size + len(spans[last])) * row <= budget:
             size, last = size + len(spans[last]), last + 1
-        group = spans[first:last]
+        group = range(first, last)
         first = last
         if size * row > budget:  # One class alone: it is read from disk block by block.
-            yield [(source, group[0])]
+            yield [_Class(group[0], source, spans[group[0]])]
             continue
-        rows = np.sort(np.concatenate(group))
+        rows = np.sort(np.concatenate([spans[label] for label in group]))
         if isinstance(source.features, np.ndarray):
             if room is None:  # One buffer for all groups: a second one would stand beside the first for a while.
                 most = min(len(order), max(budget // row, size))
                 room = np.empty((most, source.features.shape[1]), source.features.dtype)
-            gathered = replace(source, features=np.take(source.features, rows, 0, out=room[:size], mode="clip"))
+            for begin in range(0, size, 1024):
+                room[begin : begin + 1024][: size - begin] = source.features[rows[begin : begin + 1024]]
+            gathered = replace(source, features=room[:size])
         else:
             gathered = replace(source, features=source.features[rows])
-        yield [(gathered, np.searchsorted(rows, span)) for span in group]
+        yield [_Class(label, gathered, np.searchsorted(rows, spans[label])) for label in group]
 
 
-def _batches(group: list[tuple[Source, np.ndarray]], dim: int) -> Iterator[list[tuple[Source, np.ndarray]]]:
-    """Classes that are worked on together: enough for NumPy to let another thread run."""
-    batch: list[tuple[Source, np.ndarray]] = []
+def _batches(group: list[_Class], dim: int) -> Iterator[list[_Class]]:
+    """Classes that are worked on together: of like size, and enough for NumPy to let another thread run."""
+    batch: list[_Class] = []
     size = 0
-    for item in group:
-        batch.append(item)
-        size += min(len(item[1]), dim)
+    for member in sorted(group, key=lambda member: len(member.rows), reverse=True):
+        batch.append(member)
+        size += min(len(member.rows), dim)
         if size > _LETS_GO:
             yield batch
             batch, size = [], 0
@@ -163,7 +177,7 @@ def _batches(group: list[tuple[Source, np.ndarray]], dim: int) -> Iterator[list[
         yield batch
 
 
-def _summarise(source: Source, index: np.ndarray, wanted: bool) -> _ClassSummary:
+def _summarise(source: Source, index: np.ndarray, wanted: bool) -> _Summary:
     """The moments of one class. A class too large for one block is taken in several, which Chan's formula joins."""
     dim = source.features.shape[1]
     step = len(index) if len(index) <= dim else max(dim, _BLOCK // (8 * dim))
@@ -184,19 +198,24 @@ def _summarise(source: Source, index: np.ndarray, wanted: bool) -> _ClassSummary
         lowest = min(lowest, least)
         if wanted:
             own = rows @ rows.T if len(index) < dim else rows.T @ rows
-            product = own if product is None else product + own + bridge[:, None] * bridge
-    return _ClassSummary(mean, spread, product, lowest)
+            if product is None:
+                product = own
+            else:
+                product += own
+                product += bridge[:, None] * bridge
+    return _Summary(mean, spread, lowest, product)
 
 
 def _eigenvalues(products: list[Matrix]) -> list[Matrix]:
     """Eigenvalues of symmetric matrices; on the CPU together, padded with zeros, which have no part in an entropy."""
-    if not isinstance(products[0], np.ndarray):
-        return [torch.linalg.eigvalsh(product) for product in products]
-    sizes = [len(product) for product in products]
-    stack = np.zeros((len(products), max(sizes), max(sizes)))
+    # A matrix that is not finite is reported later; LAPACK might not come back from it.
+    products = [product if math.isfinite(product.trace()) else None for product in products]
+    if not any(isinstance(product, np.ndarray) for product in products):
+        return [product if product is None else torch.linalg.eigvalsh(product) for product in products]
+    size = max(len(product) for product in products if product is not None)
+    stack = np.zeros((len(products), size, size))
     for slot, product in zip(stack, products, strict=True):
-        # A matrix that is not finite is reported later; LAPACK would not come back from it.
-        if np.isfinite(product.trace()):
+        if product is not None:
             slot[: len(product), : len(product)] = product
     return list(np.linalg.eigvalsh(stack))
 
@@ -218,15 +237,21 @@ def second_visit(source: Source, targets: np.ndarray, evidence: Evidence, report
     halves = gram.diagonal() / 2
     # One product for both: what the class means see of a sample, and what the classifier says of it.
     both = there(means.centred if weights is None else torch.cat([means.centred, weights]))
+    of_middle = both @ middle
     constant = None if weights is None else weights @ means.vectors.mean(0)
     if constant is not None:
         constant = there(constant if evidence.bias is None else constant + evidence.head_bias)
 
     def work(begin: int) -> tuple[Matrix, int, int]:
-        rows, _ = source.take(slice(begin, begin + step))
+        rows, lengths = source.read(slice(begin, begin + step))
         own = targets[begin : begin + step]
-        rows -= middle
-        products = rows @ both.T
+        if lengths is None:  # A large common offset would cost digits in the products.
+            rows -= middle
+            products = rows @ both.T
+        else:
+            products = rows @ both.T
+            products /= lengths[:, None]
+            products -= of_middle
         seen = products[:, : len(gram)]
         agreed = 0
         if constant is not None:
