@@ -10,6 +10,7 @@ WHEEL_ENV := .venv-wheel
 demo: $(INSTALLED)
 	$(BIN)/python examples/one_line.py
 	$(BIN)/python examples/free_features.py
+	$(BIN)/python examples/measure_collapse.py
 
 test: check unit typed wheel
 
@@ -36,6 +37,9 @@ wheel: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/losses.py
+	$(BIN)/python benchmarks/metrics.py
+	$(BIN)/python benchmarks/measure_file.py
+	$(BIN)/python benchmarks/readme.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'protosphere needs Python 3.11 or newer')"

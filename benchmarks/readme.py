@@ -5,24 +5,31 @@ python benchmarks/readme.py
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from losses import table
+import losses
+import metrics
 
 ROOT = Path(__file__).parents[1]
+TABLES: dict[str, Callable[[dict[str, Any]], str]] = {"losses": losses.table, "metrics": metrics.table}
 
 
 def with_tables(text: str) -> str:
     """The README's text with its tables made anew, and a line beneath each that says where the numbers come from."""
-    record = json.loads((ROOT / "benchmarks/results/losses.json").read_text())
-    machine = record["machine"]
-    source = (
-        f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}, float32; medians of "
-        f"{record['repeats']}; commit {record['commit']}."
-    )
-    start, end = "<!-- table: benchmarks/results/losses.json -->", "<!-- end -->"
-    made = f"{start}\n{table(record)}\n\n{source}\n{end}"
-    return re.sub(f"{re.escape(start)}.*?{re.escape(end)}", lambda _: made, text, flags=re.DOTALL)
+    for name, table in TABLES.items():
+        record = json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())
+        machine = record["machine"]
+        source = (
+            f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}, float32; medians of "
+            f"{record['repeats']}; commit {record['commit']}."
+        )
+        start, end = f"<!-- table: benchmarks/results/{name}.json -->", "<!-- end -->"
+        made = f"{start}\n{table(record)}\n\n{source}\n{end}"
+        pattern = f"{re.escape(start)}.*?{re.escape(end)}"
+        text = re.sub(pattern, lambda _, made=made: made, text, flags=re.DOTALL)
+    return text
 
 
 if __name__ == "__main__":

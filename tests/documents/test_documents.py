@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import protosphere.losses
+from protosphere.metrics import DEFINITIONS
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/metrics.md"]
 
 
 def test_the_readme_runs_from_top_to_bottom() -> None:
@@ -21,11 +22,14 @@ def test_the_readme_runs_from_top_to_bottom() -> None:
         exec(compile(block, "README.md", "exec"), namespace)
     assert namespace["loss"].requires_grad
     assert namespace["predictions"].shape == (128,)
+    assert len(namespace["found"]) == 27
+    assert float(namespace["values"]["cdnv"]) == pytest.approx(namespace["found"]["cdnv"], rel=1e-9)
 
 
 def test_the_readme_has_the_tables_of_the_committed_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    sys.modules.pop("losses", None)
+    for name in ("losses", "metrics", "harness"):
+        sys.modules.pop(name, None)
     from readme import with_tables
 
     text = (ROOT / "README.md").read_text()
@@ -36,7 +40,7 @@ def test_the_readme_has_the_tables_of_the_committed_results(monkeypatch: pytest.
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_lead_to_files(document: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text()):
-        assert "://" in target or (ROOT / target).exists(), target
+        assert "://" in target or ((ROOT / document).parent / target).exists(), target
 
 
 def test_the_architecture_leads_to_every_loss_and_every_room() -> None:
@@ -63,3 +67,13 @@ def test_every_public_loss_has_formula_arguments_and_doctest() -> None:
         if name[0].islower():
             for part in ("ℓ_i =", "Args:", "Returns:", "Raises:", ">>> "):
                 assert part in thing.__doc__, (name, part)
+
+
+def test_every_metric_is_defined_in_the_documents() -> None:
+    lines = (ROOT / "docs/metrics.md").read_text().splitlines()
+    for name, definition in DEFINITIONS.items():
+        row = next((line for line in lines if line.startswith(f"| `{name}`")), None)
+        assert row is not None, name
+        cells = [cell.strip().replace("\\|", "|") for cell in row.strip("|").replace("\\|", "\0").split("|")]
+        assert cells[1].replace("\0", "|") == definition.formula, name
+        assert cells[2] == definition.reading, name

@@ -8,6 +8,9 @@ from types import ModuleType
 import pytest
 import torch
 
+from protosphere.data import read_features
+from protosphere.metrics import measure
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -53,3 +56,18 @@ def test_the_gap_under_relu_is_the_one_of_theory() -> None:
     _, _, duality = example.distances(features, prototypes, 0.0)
     assert duality**2 == pytest.approx(2 - 2 * (1 - 1 / example.CLASSES) ** 0.5, rel=1e-3)
     assert torch.all(features >= 0)
+
+
+def test_measure_collapse(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example = _load("measure_collapse")
+    example.main(tmp_path)
+    printed = capsys.readouterr().out
+    row = next(line for line in printed.splitlines() if line.startswith("nc1_ratio"))
+    cross_entropy, nonl = (float(number) for number in row.split()[1:])
+    assert nonl < 0.05 < cross_entropy
+    answers = [line for line in printed.splitlines() if "NONL:" in line]
+    assert len(answers) == 4
+    assert all("no " not in line.split(":")[1][:9] for line in answers)
+    written = read_features(tmp_path / "NONL.npz")
+    assert measure(written.features, written.labels, written.prototypes)["nc1_ratio"] == pytest.approx(nonl, abs=1e-4)

@@ -208,9 +208,9 @@ class NeuralCollapse(Metric):
             self.panels.extend(empty_panels(self.num_classes, self.dim, device=self.device))
         for name in self._defaults:
             state = getattr(self, name)
-            if isinstance(state, Tensor) and state.is_inference():
+            if isinstance(state, Tensor) and _borrowed(state):
                 setattr(self, name, state.clone())
-        if self.moments == "per_class" and self.panels[0].is_inference():
+        if self.moments == "per_class" and _borrowed(self.panels[0]):
             self.panels[:] = [panel.clone() for panel in self.panels]
         statistics = ClassStatistics(
             counts=self.counts,
@@ -264,6 +264,15 @@ class NeuralCollapse(Metric):
                 if tensor is not None:
                     summed(tensor)
             torch.distributed.all_reduce(statistics.resolution, op=torch.distributed.ReduceOp.MAX, group=group)
+
+
+def _borrowed(state: Tensor) -> bool:
+    """Whether a state must not be changed in place.
+
+    A reset in inference mode makes tensors that only inference mode may change; and a metric that was sent to several
+    processes has its states in memory that all of them share.
+    """
+    return state.is_inference() or (state.device.type == "cpu" and state.is_shared())
 
 
 def _chosen(statistics: ClassStatistics, classes: Tensor) -> ClassStatistics:

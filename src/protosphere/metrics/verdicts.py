@@ -123,7 +123,7 @@ def _whole_frame(answer: Answer, sentence: str, values: Mapping[str, float], dir
     grades = [answer]
     if (rank := values.get("inter_effective_rank")) is not None:
         grades.append(_grade(rank / directions, (0.99, 0.95, 0.8)))
-        sentence += f", they fill {rank:.4g} of {directions} directions"
+        sentence += f", they fill {rank:.1f} of {directions} directions"
     if (lengths := values.get("nc2_norms")) is not None:
         grades.append(_grade(lengths, (0.02, 0.1, 0.3)))
         sentence += f", and their distances from the centre differ by {100 * lengths:.1f} %"
