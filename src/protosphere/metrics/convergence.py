@@ -11,7 +11,8 @@ from enum import Enum
 from itertools import pairwise
 from typing import Literal
 
-Series = Sequence[tuple[float, float]]
+Number = int | float
+Series = Sequence[tuple[Number, Number]]
 
 
 class Never(Enum):
@@ -24,17 +25,17 @@ class Never(Enum):
 
 
 NEVER = Never.NEVER
-Time = float | Never
+Time = Number | Never
 
 
 @dataclass(frozen=True)
 class Threshold:
     """A value that a metric is to reach from below (``"at least"``) or from above (``"at most"``)."""
 
-    value: float
+    value: Number
     side: Literal["at least", "at most"]
 
-    def holds(self, value: float, tolerance: float = 0.0) -> bool:
+    def holds(self, value: Number, tolerance: Number = 0.0) -> bool:
         """Whether a value is on the right side, give or take the tolerance."""
         if self.side == "at least":
             return value >= self.value - tolerance
@@ -60,7 +61,7 @@ def collapse_thresholds(num_classes: int, dim: int) -> dict[str, Threshold]:
     }
 
 
-def moving_average(series: Series, *, length: float | None = None, share: float = 0.01) -> list[tuple[float, float]]:
+def moving_average(series: Series, *, length: Number | None = None, share: float = 0.01) -> list[tuple[Number, Number]]:
     """The exponentially weighted moving average of a series whose steps may be uneven.
 
     a_0 = x_0, a_i = a_{i−1} + α_i (x_i − a_{i−1}), α_i = 1 − exp(−(t_i − t_{i−1})/(share · T)).
@@ -80,14 +81,14 @@ def moving_average(series: Series, *, length: float | None = None, share: float 
     [(0, 1.0), (1, 0.368), (100, 0.0)]
     """
     length = _checked(series, length)
-    averages = [(series[0][0], float(series[0][1]))]
+    averages: list[tuple[Number, Number]] = [(series[0][0], float(series[0][1]))]
     for (before, _), (time, value) in pairwise(series):
         last = averages[-1][1]
         averages.append((time, last - math.expm1(-(time - before) / (share * length)) * (value - last)))
     return averages
 
 
-def enters_and_stays(series: Series, threshold: Threshold, *, tolerance: float = 0.0) -> Time:
+def enters_and_stays(series: Series, threshold: Threshold, *, tolerance: Number = 0.0) -> Time:
     """The first time from which a series holds a threshold to its end.
 
     >>> enters_and_stays([(1, 0.5), (2, 0.05), (3, 0.2), (4, 0.1)], Threshold(0.1, "at most"))
@@ -105,13 +106,13 @@ def enters_and_stays(series: Series, threshold: Threshold, *, tolerance: float =
 
 
 def convergence_time(
-    series: Series, threshold: Threshold, *, length: float | None = None, tolerance: float = 0.0, share: float = 0.01
+    series: Series, threshold: Threshold, *, length: Number | None = None, tolerance: Number = 0.0, share: float = 0.01
 ) -> Time:
     """When the moving average of a series enters a threshold and stays; :data:`NEVER` if it does not."""
     return enters_and_stays(moving_average(series, length=length, share=share), threshold, tolerance=tolerance)
 
 
-def percent(time: Time, length: float) -> Time:
+def percent(time: Time, length: Number) -> Time:
     """A time as a percentage of a length; never stays never.
 
     >>> percent(449, 5500), str(percent(NEVER, 5500))
@@ -123,7 +124,7 @@ def percent(time: Time, length: float) -> Time:
 
 
 def percent_to_collapse(
-    runs: Mapping[str, Series], num_classes: int, dim: int, *, length: float | None = None, tolerance: float = 0.0
+    runs: Mapping[str, Series], num_classes: int, dim: int, *, length: Number | None = None, tolerance: Number = 0.0
 ) -> dict[str, Time]:
     """For each logged metric that has a threshold, the percentage of the run until 95 % of collapse.
 
@@ -156,7 +157,7 @@ class AgainstBaseline:
         percent_of_run: 100 · time / T.
     """
 
-    target: float
+    target: Number
     time: Time
     baseline_time: Time
     percent_of_baseline: Time
@@ -168,8 +169,8 @@ def against_baseline(
     baseline: Series,
     side: Literal["at least", "at most"],
     *,
-    length: float | None = None,
-    tolerance: float = 0.0,
+    length: Number | None = None,
+    tolerance: Number = 0.0,
     closeness: float = 0.02,
 ) -> AgainstBaseline:
     """Compare a run with the final value of a baseline's moving average.
@@ -193,7 +194,7 @@ def against_baseline(
     return AgainstBaseline(target, time, arrived, share, percent(time, _checked(series, length)))
 
 
-def _checked(series: Series, length: float | None) -> float:
+def _checked(series: Series, length: Number | None) -> float:
     """The length of the run. Raises ValueError unless the series makes sense."""
     if not series:
         raise ValueError("a series must hold at least one (time, value) pair; it is empty")

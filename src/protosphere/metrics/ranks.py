@@ -24,7 +24,7 @@ def frame_effective_rank(frame: Frame) -> Float[Tensor, ""]:
 
 
 def intra_effective_rank(
-    statistics: ClassStatistics, spectra: Iterable[Float[Tensor, "values"]] | None = None
+    statistics: ClassStatistics, spectra: Iterable[Float[Tensor, "_"]] | None = None
 ) -> Float[Tensor, ""]:
     """How many directions the samples of a class fill: mean_c erank(Cov of u_i − μ_c).
 
