@@ -1,6 +1,9 @@
 """``protosphere measure``: the table, the JSON, and one sentence for everything that is wrong."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +49,32 @@ def test_it_fits_a_narrow_terminal(content, tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "weight_instance_alignment" in result.output
     assert max(map(len, result.output.splitlines())) <= 80
+
+
+def test_the_narrowest_terminal_gets_sentences(content, tmp_path: Path) -> None:
+    result = runner.invoke(app, ["measure", _file(tmp_path / "f.npz", content)], env={"COLUMNS": "40"})
+    assert result.exit_code == 0
+    assert "Does each class gather at one" in " ".join(result.output.split())
+
+
+def test_what_is_absent_is_explained(content, tmp_path: Path) -> None:
+    del content["prototypes"]
+    result = runner.invoke(app, ["measure", _file(tmp_path / "[red]f.npz", content)])
+    assert result.output.startswith("[red]f.npz: 60 samples")
+    printed = " ".join(result.output.split())
+    assert "weights_effective_rank, nc2_norms_weights" in printed
+    assert ": it needs prototypes; none were given." in printed
+    assert "not measured" in printed
+
+
+@pytest.mark.whole_program
+def test_a_terminal_of_another_encoding(content, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "protosphere", "measure", _file(tmp_path / "f.npz", content)]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "stand" in done.stdout
 
 
 @pytest.mark.parametrize("suffix", ["npz", "safetensors", "pt"])
@@ -95,13 +124,27 @@ def test_features_of_a_relu_are_recognised(content, tmp_path: Path) -> None:
         ({"features": np.full((60, 8), np.nan, dtype=np.float32)}, [], "features must be finite; sample"),
         ({"features": np.array(["a"] * 60, dtype=object)}, [], "it holds pickled objects, not read."),
         ({"features": np.empty((0, 8), np.float32), "labels": np.empty(0, int)}, [], "with samples; got (0, 8)"),
-        ({"labels": np.zeros(60, dtype=int)}, [], "every class must have a sample"),
+        (
+            {"labels": np.arange(60) % 2},
+            [],
+            "every class must have a sample, or --classes present leave it out; class 2 has",
+        ),
         ({"prototypes": np.ones((3, 5), np.float32)}, [], "prototypes must be a matrix (classes, 8); got (3, 5)."),
         ({}, ["--features", "x"], "its keys are features, labels, prototypes."),
         ({}, ["--space", "cube"], "--space must be sphere or raw; got cube."),
         ({}, ["--classes", "few"], "--classes must be all or present; got few."),
         ({}, ["--metrics", "nc7"], "got 'nc7'."),
         ({}, ["--device", "warp"], "--device must be one that computes here, such as cpu; warp does not."),
+        (
+            {},
+            ["--prototypes", "w"],
+            "must hold prototypes under the key 'w'; its keys are features, labels, prototypes.",
+        ),
+        ({"labels": np.array(3)}, [], "labels must hold one class index per sample, shape (60,); got () of int64."),
+        ({"prototypes": np.array(["a", "b", "c"])}, [], "prototypes must be floating numbers; got <U1."),
+        ({"class_names": np.array(["a"])}, [], "class names must be one a class, 3; got 1."),
+        ({}, ["--memory", "inf"], "--memory must be a positive number of GiB; got inf."),
+        ({}, ["--device", "meta"], "meta does not."),
         ({}, ["--class-names", "/nowhere"], "--class-names must be a text file that can be read; /nowhere cannot."),
     ],
 )

@@ -105,7 +105,7 @@ def test_bad_files(suffix: str, tmp_path: Path) -> None:
     path.write_bytes(b"")
     assert message(path) == f"some{suffix} must hold features and labels; it is empty"
     path.write_bytes(b"nonsense" * 100)
-    assert message(path).startswith(f"some{suffix} must be ")
+    assert message(path).startswith(f"some{suffix} must be a")
     _write(path, {"x": CONTENT["features"], "labels": CONTENT["labels"]})
     assert message(path) == f"some{suffix} must hold features under the key 'features'; its keys are " + (
         "labels, x" if suffix == ".safetensors" else "x, labels"
@@ -120,7 +120,7 @@ def test_bad_files(suffix: str, tmp_path: Path) -> None:
 @pytest.mark.bad_input
 def test_bad_content(tmp_path: Path) -> None:
     for name, content, message in (
-        ("list.pt", [torch.ones(3)], "must hold a dictionary of tensors; it holds a list"),
+        ("list.pt", [torch.ones(3)], "must hold a dictionary of tensors; it holds another thing, list"),
         ("number.pt", {"features": 3, "labels": torch.arange(3)}, "'features' in number.pt must be a dense tensor"),
         ("sparse.pt", {"features": torch.eye(3).to_sparse(), "labels": torch.arange(3)}, "must be a dense tensor"),
     ):
@@ -133,6 +133,15 @@ def test_bad_content(tmp_path: Path) -> None:
     np.savez(tmp_path / "names.npz", **CONTENT, class_names=np.arange(2))
     with pytest.raises(FeatureFileError, match=r"class names in names.npz must be a list of texts"):
         read_features(tmp_path / "names.npz")
+    (tmp_path / "folder.npz").mkdir()
+    with pytest.raises(FeatureFileError, match="must be a file; it is a folder"):
+        read_features(tmp_path / "folder.npz")
+    with pytest.raises(FeatureFileError, match="must be a file that can be read; file name too long"):
+        read_features(tmp_path / ("x" * 300 + ".npz"))
+    for key in ("prototypes", "bias"):
+        np.savez(tmp_path / "named.npz", features=CONTENT["features"], labels=CONTENT["labels"])
+        with pytest.raises(FeatureFileError, match=f"must hold {key} under the key 'w'; its keys are features, labels"):
+            read_features(tmp_path / "named.npz", **{key: "w"})
     with zipfile.ZipFile(tmp_path / "text.npz", "w") as archive:
         archive.writestr("features.npy", "hello")
     with pytest.raises(FeatureFileError, match=r"features.npy in text.npz must be an array"):
@@ -143,3 +152,31 @@ def test_bad_content(tmp_path: Path) -> None:
         archive.writestr("features.npy", short.read_bytes()[:-4])
     with pytest.raises(FeatureFileError, match="must hold 48 bytes of numbers; it is damaged"):
         read_features(tmp_path / "short.npz")
+
+
+@pytest.mark.bad_input
+def test_damage_anywhere_is_a_sentence(tmp_path: Path) -> None:
+    """Bytes overwritten all over files of every kind: they can be read, or one sentence says that they cannot."""
+    rng = np.random.default_rng(0)
+    said: list[str] = []
+    for name in ("plain.npz", "compressed.npz", "some.safetensors", "some.pt"):
+        whole = _write(tmp_path / name, CONTENT).read_bytes()
+        for place in rng.integers(0, len(whole), 60):
+            (tmp_path / name).write_bytes(whole[:place] + rng.bytes(4) + whole[place + 4 :])
+            try:
+                read_features(tmp_path / name)
+            except FeatureFileError as error:
+                said.append(str(error))
+    assert len(said) > 50
+    assert all(" must " in sentence and "\n" not in sentence for sentence in said)
+
+
+def test_what_people_put_into_pt_files(tmp_path: Path) -> None:
+    content = {key: torch.from_numpy(value) for key, value in CONTENT.items()}
+    torch.save(content | {"class_names": ["a", "b"], "bias": None, "epoch": 3}, tmp_path / "SOME.PT")
+    found = read_features(tmp_path / "SOME.PT")
+    assert found.class_names == ["a", "b"]
+    assert found.bias is None
+    flipped = content | {"features": torch.complex(*torch.ones(2, 4, 3)).conj().imag}
+    torch.save(flipped, tmp_path / "negative.pt")
+    assert float(read_features(tmp_path / "negative.pt").features[0, 0]) == -1

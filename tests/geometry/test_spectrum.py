@@ -32,13 +32,14 @@ def test_over_classes_keeps_the_order_and_takes_only_a_few_at_a_time() -> None:
             taken.append(index)
             yield index
 
-    results = over_classes(lambda index: np.full(3, index).sum(), items())
-    assert next(results) == 0
-    assert len(taken) < 50
-    assert list(results) == [3 * index for index in range(1, 100)]
-    assert list(over_classes(len, [])) == []
+    with over_classes(lambda index: np.full(3, index).sum(), items()) as results:
+        assert next(results) == 0
+        assert len(taken) < 50
+        assert list(results) == [3 * index for index in range(1, 100)]
+    with over_classes(len, []) as results:
+        assert list(results) == []
 
 
 def test_over_classes_passes_errors_on() -> None:
-    with pytest.raises(ZeroDivisionError):
-        list(over_classes(lambda number: 1 // number, [1, 0, 1]))
+    with pytest.raises(ZeroDivisionError), over_classes(lambda number: 1 // number, [1, 0, 1]) as results:
+        list(results)

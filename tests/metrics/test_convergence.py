@@ -91,7 +91,7 @@ def test_against_cross_entropys_final_value() -> None:
         curves = _curves(metric)
         for method, row in PAPER["table"]["to_ce_final"].items():
             found = against_baseline(curves[method], curves["ce"], sides[metric], length=LENGTH)
-            assert found.target == pytest.approx(curves["ce"][-1][1], rel=0.02)
+            assert found.target == curves["ce"][-1][1]
             assert found.percent_of_run == pytest.approx(100 * found.time / LENGTH)
             assert found.percent_of_baseline == pytest.approx(100 * found.time / found.baseline_time)
             if metric != "weights_effective_rank":
@@ -115,6 +115,15 @@ def test_never_is_a_value_of_its_own() -> None:
     assert found.time is NEVER
     assert found.percent_of_baseline is NEVER
     assert found.percent_of_run is NEVER
+
+
+def test_at_the_first_moment() -> None:
+    threshold = Threshold(0.1, "at most")
+    assert convergence_time([(0, 0.05)], threshold, length=100) == 0
+    there = [(0, 0.5), (50, 0.5), (100, 0.5)]
+    assert against_baseline([(0, 1.0), (51, 0.1), (100, 0.1)], there, "at most").percent_of_baseline == math.inf
+    assert against_baseline(there, there, "at most").percent_of_baseline == 100
+    assert json.dumps({"time": NEVER}) == '{"time": "never"}'
 
 
 def test_entering_is_not_enough() -> None:
@@ -149,14 +158,16 @@ def test_bad_series() -> None:
         ([], "it is empty"),
         ([(1, 1.0), (1, 2.0)], "must rise"),
         ([(1, math.nan)], "must be finite"),
-        ([(0, 1.0)], "at least as long"),
+        ([(0, 1.0)], "must have a length"),
     ):
         with pytest.raises(ValueError, match=message):
             convergence_time(series, threshold)
-    with pytest.raises(ValueError, match="at least as long as its series, 20"):
+    with pytest.raises(ValueError, match="reach its last logged time, 20; got 15"):
         convergence_time([(10, 1.0), (20, 1.0)], threshold, length=15)
     with pytest.raises(ValueError, match="must be positive"):
         percent(3, 0)
+    with pytest.raises(ValueError, match="share must be positive"):
+        moving_average([(1, 1.0)], share=0.0)
     with pytest.raises(ValueError, match="two classes"):
         collapse_thresholds(1, 512)
 

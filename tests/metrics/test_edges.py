@@ -141,7 +141,7 @@ def test_a_zero_feature_and_a_zero_prototype_do_no_harm() -> None:
     samples.features[0], samples.prototypes[1] = 0, 0
     found = examine(samples.features, samples.labels, samples.prototypes)
     assert all(np.isfinite(value) for value in found.values.values())
-    assert found.absent["nc3_cosine"] == "the prototype of class 1 must have a direction; it is zero"
+    assert found.absent["nc3_cosine"] == "prototypes must have a direction; that of class 1 is zero"
 
 
 def test_the_published_form_without_a_sample_mean() -> None:
@@ -154,8 +154,8 @@ def test_the_published_form_without_a_sample_mean() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"features": np.ones(6)}, r"features must be a floating matrix .* got \(6,\)"),
-        ({"features": np.ones((6, 3), dtype=int)}, "features must be a floating matrix"),
+        ({"features": np.ones(6)}, r"features must be a matrix .* got \(6,\)"),
+        ({"features": np.ones((6, 3), dtype=int)}, "features must be a matrix"),
         ({"features": np.ones((0, 3)), "labels": np.ones(0, dtype=int)}, "with samples"),
         ({"labels": np.arange(5)}, r"labels must hold one class index per sample, shape \(6,\); got \(5,\)"),
         ({"labels": np.ones(6)}, "labels must hold one class index per sample"),
@@ -163,12 +163,27 @@ def test_the_published_form_without_a_sample_mean() -> None:
         ({"labels": np.array([0, 1, 2, 0, 1, -1])}, r"labels must lie in 0..2 for 3 classes; got -1"),
         ({"prototypes": np.ones((3, 4))}, r"prototypes must be a matrix \(classes, 3\); got \(3, 4\)"),
         ({"prototypes": np.full((3, 3), np.nan)}, "prototypes must be finite"),
+        ({"prototypes": np.ones((3, 3), dtype=int)}, "prototypes must be floating numbers; got int64"),
+        ({"prototypes": np.ones((3, 3), dtype=complex)}, "prototypes must be floating numbers; got complex128"),
+        (
+            {"labels": np.array([0, 1, 2, 0, 1, 10**12]), "prototypes": None},
+            r"classes 3, 4, 5, 6, 7 and \d+ more have none",
+        ),
+        ({"labels": np.array([0, 1, 2, 0, 1, 2**64 - 1], dtype=np.uint64), "prototypes": None}, "must lie below"),
+        ({"features": torch.ones(6, 3).to(torch.float8_e5m2)}, r"features must be a matrix .*float8"),
+        ({"labels": torch.ones(6, dtype=torch.bfloat16)}, "labels must hold one class index per sample"),
+        (
+            {"features": 1e80 * np.eye(3).repeat(2, 0), "space": "raw"},
+            "features must have lengths between 1e-70 and 1e70",
+        ),
+        ({"features": 1e-80 * np.eye(3).repeat(2, 0), "space": "raw"}, "so rescale them; got 1.0e-80"),
+        ({"features": 1e170 * np.eye(3).repeat(2, 0)}, "features must have lengths that can be calculated"),
         ({"bias": np.ones(3)}, "a bias must come with space='raw'"),
-        ({"bias": np.ones(4), "space": "raw"}, "bias must hold one number per prototype"),
+        ({"bias": np.ones(4), "space": "raw"}, "bias must hold one number per class"),
         ({"space": "cube"}, "space must be 'sphere' or 'raw'; got 'cube'"),
         ({"classes": "some"}, "classes must be 'all' or 'present'; got 'some'"),
         ({"metrics": ["nc5"]}, "metrics must be 'all', 'cheap', groups .* got 'nc5'"),
-        ({"labels": np.zeros(6, dtype=int), "prototypes": None}, "two classes or more; got 1"),
+        ({"labels": np.zeros(6, dtype=int), "prototypes": None}, "two classes or more; got samples of 1"),
     ],
 )
 def test_bad_input(change: dict, message: str) -> None:
@@ -190,7 +205,7 @@ def test_features_that_are_not_finite_are_named(bad: float) -> None:
         measure(samples.features, samples.labels)
     metric = NeuralCollapse(5, 3)
     metric.update(torch.from_numpy(samples.features), torch.from_numpy(samples.labels))
-    with pytest.raises(ValueError, match=f"those of class {samples.labels[17]} held NaN or infinity"):
+    with pytest.raises(ValueError, match=f"those of class {samples.labels[17]} hold NaN, infinity or too long ones"):
         metric.compute()
 
 
@@ -200,3 +215,78 @@ def test_progress_ends_at_one() -> None:
     measure(samples.features, samples.labels, progress=seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == 1
+
+
+def test_labels_far_apart_cost_nothing() -> None:
+    labels = np.array([7, 10**12, 2**40]).repeat(5)
+    found = examine(np.eye(3).repeat(5, 0), labels, classes="present")
+    assert found.classes == [7, 10**12, 2**40]
+    assert found.values["inter_effective_rank"] == pytest.approx(2)
+
+
+@pytest.mark.parametrize("scale", [1e-60, 1e-30, 1e30, 1e60])
+@pytest.mark.parametrize("space", ["sphere", "raw"])
+def test_any_sensible_scale(scale: float, space: str) -> None:
+    samples = cloud([9, 9, 9, 9], 6, dtype=np.float64)
+    prototypes = samples.prototypes.astype(float)
+    here = measure(samples.features, samples.labels, prototypes, space=space)
+    there = measure(scale * samples.features, samples.labels, scale * prototypes, space=space)
+    for name, value in here.items():
+        if space == "sphere" or "alignment" not in name:
+            assert there[name] == pytest.approx(value, rel=1e-9), name
+
+
+def test_rounding_of_half_precision_is_no_direction_of_the_means() -> None:
+    """Ten classes in a plane of 64 dimensions: the rounding of float16 fills the others."""
+    labels = torch.arange(1000) // 100
+    plane = torch.randn(10, 2)[labels] + 1e-3 * torch.randn(1000, 2)
+    features = plane @ torch.randn(2, 64)
+    expected = measure(features.double(), labels, space="raw")["nc1_trace"]
+    assert measure(features.half(), labels, space="raw")["nc1_trace"] < 10 * expected
+    assert _streamed(features.half(), labels, 10, 99, space="raw")["nc1_trace"] < 10 * expected
+
+
+def test_the_rank_of_means_that_differ_by_rounding_is_zero() -> None:
+    base = torch.ones(3, 50) + torch.tensor([[0.0], [1.0], [2.0]]) * torch.finfo(torch.float32).eps
+    labels = torch.arange(12) % 3
+    found = examine(base[labels], labels, base, space="raw")
+    assert found.values["inter_effective_rank"] == 0
+    assert found.values["weights_effective_rank"] == 0
+
+
+def test_coarse_features_far_from_the_origin_keep_their_values() -> None:
+    """Means that stand 1 % of their length apart, in bfloat16."""
+    means = 20 + torch.randn(4, 64)
+    labels = torch.arange(400) % 4
+    features = (means[labels] + torch.randn(400, 64)).bfloat16()
+    found = examine(features, labels)
+    assert found.values["nc1_ratio"] == pytest.approx(measure(features.double(), labels)["nc1_ratio"], rel=1e-9)
+    assert "nc2_simplex" in found.values
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_same_class_twice_in_another_order_has_no_distance(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    own, other = rng.standard_normal((2, 500, 6))
+    features = np.concatenate([own, own[rng.permutation(500)], other])
+    found = examine(features, np.arange(1500) // 500)
+    assert {"gnc2_mean", "gnc2_variance", "cdnv"} <= set(found.absent)
+
+
+def test_an_error_leaves_the_threads_of_the_linear_algebra_alone() -> None:
+    from threadpoolctl import threadpool_info
+
+    before = [library["num_threads"] for library in threadpool_info()]
+    features = np.random.default_rng(0).standard_normal((40, 5))
+    features[3] = np.nan
+    with pytest.raises(ValueError, match="sample 3 holds") as held:
+        measure(features, np.arange(40) % 4)
+    assert held.value is not None
+    assert [library["num_threads"] for library in threadpool_info()] == before
+
+
+def test_a_bias_without_prototypes() -> None:
+    samples = cloud([6, 6, 6], 5)
+    found = measure(samples.features, samples.labels, bias=samples.bias, space="raw")
+    assert found["bias_spread"] == pytest.approx(samples.bias.astype(float).std())
+    assert "bias_offset" not in found

@@ -7,6 +7,7 @@ import torch.distributed
 import torch.multiprocessing
 from hypothesis import given
 from hypothesis import strategies as st
+from torchmetrics import MetricCollection
 
 from protosphere.metrics import NeuralCollapse, measure
 from support.clouds import cloud
@@ -95,6 +96,10 @@ def _shared(rank: int, world: int, space: str) -> tuple[dict, dict, dict, float]
     first = {name: float(value) for name, value in metric.compute().items()}
     again = {name: float(value) for name, value in metric.compute().items()}
     own = metric._statistics().counts.sum().item()
+    together = MetricCollection({name: NeuralCollapse(6, 4, prototypes, space=space) for name in "abc"})
+    together.update(features[rank::world], labels[rank::world])
+    for name, value in together.compute().items():
+        assert float(value) == pytest.approx(first[name[2:]], rel=1e-9, abs=1e-11), name
     return first, again, {name: float(value) for name, value in pooled.compute().items()}, own
 
 

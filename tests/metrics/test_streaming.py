@@ -49,7 +49,7 @@ def test_what_is_kept_is_what_is_asked_for(batch, prototypes) -> None:
         sizes[str(asked)] = sum(
             part.numel() for state in states for part in (state if isinstance(state, list) else [state])
         )
-    assert sizes["nc2_simplex"] == sizes["cheap"] < CLASSES * DIM + 3 * CLASSES
+    assert sizes["nc2_simplex"] == sizes["cheap"] < CLASSES * DIM + 4 * CLASSES
     assert sizes["['nc1']"] == sizes["cheap"] + DIM**2
     assert sizes["all"] == sizes["cheap"] + CLASSES * DIM**2
     assert not {"nc1_trace", "intra_effective_rank", "nc4_agreement"} & set(CHEAP)
@@ -102,6 +102,38 @@ def test_in_a_collection_with_others(batch, prototypes) -> None:
     assert collection["sphere"].counts.sum() == 0
 
 
+def test_in_a_collection_reset_in_inference_mode(batch, prototypes) -> None:
+    collection = MetricCollection({name: NeuralCollapse(DIM, CLASSES, prototypes) for name in "abc"})
+    collection.update(*batch)
+    expected = collection.compute()
+    with torch.inference_mode():
+        collection.reset()
+        collection.update(*batch)
+        _equal(collection.compute(), expected)
+    assert len(expected) == 3 * 26
+
+
+def test_a_collection_tells_metrics_that_ignore_different_labels_apart(batch, prototypes) -> None:
+    collection = MetricCollection(
+        {"all": NeuralCollapse(DIM, CLASSES), "some": NeuralCollapse(DIM, CLASSES, ignore_index=0)}
+    )
+    collection.update(batch[0][batch[1] > 0], batch[1][batch[1] > 0])
+    collection.update(*batch)
+    collection.compute()
+    assert collection["all"].counts[0] == 10
+    assert collection["some"].counts[0] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32])
+def test_labels_of_any_whole_dtype(dtype: torch.dtype) -> None:
+    classes = 128 if dtype == torch.int8 else 200
+    labels = torch.arange(5 * classes) % classes
+    metric = NeuralCollapse(4, classes, metrics="cheap")
+    metric.update(torch.randn(len(labels), 4), labels.to(dtype))
+    metric.compute()
+    assert torch.equal(metric.counts, torch.full((classes,), 5.0, dtype=torch.float64))
+
+
 def test_beside_an_accuracy_in_a_training_module(batch) -> None:
     """As a Lightning module has it: metrics as attributes, moved with the module, not in its state dict."""
 
@@ -114,6 +146,7 @@ def test_beside_an_accuracy_in_a_training_module(batch) -> None:
             self.collapse = NeuralCollapse(DIM, CLASSES, self.head.prototypes)
 
     module = Module().half().float().to("cpu")
+    module.collapse.set_dtype(torch.float32)
     features = module.encoder(batch[0])
     module.collapse.update(features, batch[1])
     expected = measure(features.detach(), batch[1], module.head.prototypes.detach())
@@ -226,6 +259,7 @@ def test_before_any_sample_only_the_prototypes_are_known(prototypes) -> None:
     assert all("weights" in name for name in metric.compute())
     metric.update(torch.empty(0, DIM), torch.empty(0, dtype=torch.long))
     assert all("weights" in name for name in metric.compute())
+    assert NeuralCollapse(DIM, CLASSES, classes="present").compute() == {}
 
 
 @pytest.mark.bad_input
@@ -270,6 +304,11 @@ def test_bad_arguments(batch) -> None:
     metric.update(*batch)
     with pytest.raises(ValueError, match=r"prototypes must have shape \(4, 6\); got \(4, 5\)"):
         metric.compute(prototypes=torch.ones(4, 5))
+    for prototypes in (torch.full((4, 6), torch.nan), torch.ones(4, 6, dtype=torch.long)):
+        with pytest.raises(ValueError, match="prototypes must be finite floating numbers"):
+            metric.compute(prototypes=prototypes)
+    with pytest.raises(ValueError, match="a bias must come with space='raw'"):
+        metric.compute(bias=torch.zeros(CLASSES))
     with pytest.raises(ValueError, match="another NeuralCollapse of the same space"):
         metric.merge_state(NeuralCollapse(DIM, CLASSES, space="raw"))
     with pytest.raises(ValueError, match="same classes, dimensions and moments"):

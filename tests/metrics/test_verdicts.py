@@ -51,6 +51,15 @@ def test_small_cosines_of_many_random_classes_are_not_taken_for_a_simplex() -> N
     assert "of 299 directions" in verdict.sentence
 
 
+def test_class_means_that_differ_by_chance_are_told() -> None:
+    labels = torch.arange(5000) % 10
+    found = examine(torch.randn(5000, 2048), labels)
+    verdict = verdicts(found.values, found.absent, 10, 2048, samples=5000)[1]
+    assert (verdict.answer, verdict.sentence) == ("no", "class means differ hardly more than they would by chance")
+    found = examine(torch.randn(5000, 2048) + torch.randn(10, 2048)[labels] / 2, labels)
+    assert verdicts(found.values, found.absent, 10, 2048, samples=5000)[1].answer != "no"
+
+
 def test_sentences_say_what_cannot_be() -> None:
     labels = torch.arange(30) % 10
     found = examine(torch.randn(30, 3), labels)

@@ -1,5 +1,7 @@
 """The application: its commands and its own options."""
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -27,8 +29,11 @@ def _print_version(wanted: bool) -> bool:
 
 @app.callback()
 def main(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001  Its callback has done the work.
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
     """Supervised learning as learning class prototypes on the unit sphere."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # A terminal that cannot write "°" still gets the rest.

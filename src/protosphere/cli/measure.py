@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Explanations of single metrics need this many columns; narrower, they would break into many lines.
 _WIDE = 110
+# Below this a table of sentences has no room for them.
+_NARROW = 70
 _COLOURS = {"yes": "green", "nearly": "green", "partly": "yellow", "no": "red", "not measured": "dim"}
 
 
@@ -22,8 +24,13 @@ def measure(
     file: Annotated[Path, typer.Argument(help="An .npz, .safetensors or .pt file with features and labels.")],
     features: Annotated[str, typer.Option(help="The key of the features, (samples, dim).")] = "features",
     labels: Annotated[str, typer.Option(help="The key of the labels, (samples,).")] = "labels",
-    prototypes: Annotated[str, typer.Option(help="The key of the classifier's weights, if any.")] = "prototypes",
-    bias: Annotated[str, typer.Option(help="The key of its bias, if any; used with --space raw.")] = "bias",
+    prototypes: Annotated[
+        str | None,
+        typer.Option(help="The key of the classifier's weights, (classes, dim); else 'prototypes', if there."),
+    ] = None,
+    bias: Annotated[
+        str | None, typer.Option(help="The key of its bias, for --space raw; else 'bias', if there.")
+    ] = None,
     class_names: Annotated[Path | None, typer.Option(help="A text file with a class name a line.")] = None,
     space: Annotated[str, typer.Option(help="'sphere' takes features to unit length, 'raw' does not.")] = "sphere",
     metrics: Annotated[
@@ -50,15 +57,16 @@ def measure(
         names = _class_names(class_names, content)
         head_bias = content.bias if space == "raw" else None
         bar = Progress(
-            TextColumn("measuring {task.fields[samples]:,} samples"),
+            TextColumn("measuring"),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f} %"),
             TimeRemainingColumn(),
             console=errors,
             transient=True,
+            disable=not errors.is_terminal,
         )
         with bar:
-            task = bar.add_task("measure", total=1.0, samples=len(content.labels))
+            task = bar.add_task("measure", total=1.0)
             found = examine(
                 content.features,
                 content.labels,
@@ -68,14 +76,18 @@ def measure(
                 metrics=metrics or "all",
                 classes=_one_of("--classes", classes, "all", "present"),
                 device=_device(device),
-                memory_budget=max(1, int(memory * 2**30)),
+                memory_budget=_bytes(memory),
                 progress=lambda share: bar.update(task, completed=share),
             )
+        _check_names(names, found)
     except ValueError as error:
         errors.print(f"[red]Error:[/red] {_plain(error)}.")
         raise typer.Exit(1) from None
-    dim = found.statistics.dim
-    judged = verdicts(found.values, found.absent, len(found.classes), dim, sign=found.sign)
+    except MemoryError:
+        errors.print("[red]Error:[/red] there must be memory for a group of features; --memory takes less at a time.")
+        raise typer.Exit(1) from None
+    dim, samples = found.statistics.dim, int(found.statistics.counts.sum())
+    judged = verdicts(found.values, found.absent, len(found.classes), dim, sign=found.sign, samples=samples)
     if as_json:
         typer.echo(json.dumps(_record(file, found, judged, space, names), indent=1, ensure_ascii=False))
         return
@@ -87,7 +99,12 @@ def measure(
 def _plain(error: ValueError) -> str:
     from rich.markup import escape
 
-    return escape(str(error).rstrip("."))
+    # What is an argument in Python is an option here.
+    options = {"classes='present'": "--classes present", "space='raw'": "--space raw"}
+    text = str(error).rstrip(".")
+    for argument, option in options.items():
+        text = text.replace(argument, option)
+    return escape(text)
 
 
 def _one_of(option: str, value: str, *choices: str) -> Any:
@@ -96,11 +113,22 @@ def _one_of(option: str, value: str, *choices: str) -> Any:
     return value
 
 
+def _bytes(memory: float) -> int:
+    if not 0 < memory < 1e9:
+        raise ValueError(f"--memory must be a positive number of GiB; got {memory}")
+    return max(1, int(memory * 2**30))
+
+
+def _check_names(names: list[str] | None, found: "Measurement") -> None:
+    if names is not None and len(names) <= max(found.classes):
+        raise ValueError(f"class names must be one a class, {max(found.classes) + 1}; got {len(names)}")
+
+
 def _device(name: str) -> str:
     import torch
 
     try:
-        torch.zeros(1, device=name)
+        torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError, NotImplementedError):
         raise ValueError(f"--device must be one that computes here, such as cpu; {name} does not") from None
     return name
@@ -117,7 +145,7 @@ def _class_names(path: Path | None, content: "FeatureFile") -> list[str] | None:
 
 def _name(found: "Measurement", index: int, names: list[str] | None) -> str:
     label = found.classes[index]
-    return names[label] if names is not None and label < len(names) else f"class {label}"
+    return f"class {label}" if names is None else names[label]
 
 
 def _extremes(found: "Measurement", names: list[str] | None) -> dict[str, Any]:
@@ -127,7 +155,8 @@ def _extremes(found: "Measurement", names: list[str] | None) -> dict[str, Any]:
     statistics = found.statistics
     variances = statistics.variances()
     widest = int(variances.argmax())
-    distances = torch.cdist(statistics.means, statistics.means).fill_diagonal_(torch.inf)
+    centred = statistics.means - statistics.means.mean(0)  # A common offset would cost digits.
+    distances = torch.cdist(centred, centred).fill_diagonal_(torch.inf)
     nearest = int(distances.argmin())
     pair = divmod(nearest, len(distances))
     return {
@@ -189,7 +218,8 @@ def _print(
     classes, dim = len(found.classes), found.statistics.dim
     where = "on the unit sphere" if space == "sphere" else "as they are"
     samples = int(found.statistics.counts.sum())
-    console.print(f"{file.name}: {samples:,} samples of {classes:,} classes in {dim:,} dimensions, {where}")
+    summary = f"{file.name}: {samples:,} samples of {classes:,} classes in {dim:,} dimensions, {where}"
+    console.print(summary, markup=False)
     table = Table(box=box.SIMPLE_HEAD, title="Every metric", title_justify="left", pad_edge=False)
     table.add_column("metric", no_wrap=True)
     for heading in ("value", "at collapse", "attainable"):
@@ -206,13 +236,20 @@ def _print(
         numbers = [_number(part) for part in (value, at_collapse(name, classes), best)]
         table.add_row(name, *numbers, *([definition.reading] if console.width >= _WIDE else []))
     console.print(table)
+    console.print(
+        "At collapse: the value in the ideal geometry. Attainable: the best that features like these can reach. "
+        "Prototype: the classifier's weight vector of a class."
+    )
     if found.sign == "non-negative":
         console.print(
-            "These features are never negative (a ReLU?): class means can be at right angles at most. "
-            "'Attainable' is the best under that limit."
+            "These features are never negative (a ReLU?): class means can be at right angles at most, which is what "
+            "'attainable' takes into account."
         )
     if unused:
         console.print("The file has a bias, which the cosine has no use for; --space raw measures it.")
+    for reason in dict.fromkeys(found.absent.values()):
+        missing = ", ".join(name for name, why in found.absent.items() if why == reason)
+        console.print(f"Absent: {missing}: {reason}.", markup=False)
     extremes = _extremes(found, names)
     console.print(
         f"Most spread: {extremes['widest']} (variance {extremes['widest_variance']:.3g}, "
@@ -221,13 +258,18 @@ def _print(
         f"(distance {extremes['nearest_distance']:.3g}, half of the pairs beyond {extremes['median_distance']:.3g}).",
         markup=False,
     )
-    final = Table(box=box.ROUNDED, show_lines=True, title_justify="left")
-    final.title = "Neural collapse, the geometry that training pulls a classifier toward, in four questions"
+    title = "Neural collapse, the geometry that training pulls a classifier toward, in four questions"
+    if console.width < _NARROW:
+        console.print(title)
+        for verdict in judged:
+            console.print(f"{verdict.condition} {verdict.question} {verdict.answer}: {verdict.sentence}", markup=False)
+        return
+    final = Table(box=box.ROUNDED, show_lines=True, title=title, title_justify="left")
     final.add_column("")
     final.add_column("question, and what was found")
     final.add_column("answer", justify="center")
-    for heading in ("measured", "ideal", "attainable"):
-        final.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("measured", "at collapse", "attainable"):
+        final.add_column(heading, justify="right")
     for verdict in judged:
         colour = _COLOURS[verdict.answer]
         texts = (f"[bold]{verdict.question}[/bold]\n{verdict.sentence}", f"[{colour}]{verdict.answer}[/{colour}]")

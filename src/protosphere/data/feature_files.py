@@ -2,13 +2,14 @@
 
 import pickle
 import shutil
+import stat
 import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -48,9 +49,9 @@ def read_features(
     *,
     features: str = "features",
     labels: str = "labels",
-    prototypes: str = "prototypes",
-    bias: str = "bias",
-    class_names: str = "class_names",
+    prototypes: str | None = None,
+    bias: str | None = None,
+    class_names: str | None = None,
 ) -> FeatureFile:
     """Open a file of features.
 
@@ -59,7 +60,7 @@ def read_features(
             tensors. Nothing in it is executed.
         features: the key of the features.
         labels: the key of the labels.
-        prototypes: the key of the prototypes; without such a key there are none.
+        prototypes: the key of the prototypes; without it ``"prototypes"``, if the file has it.
         bias: the key of the head's bias, likewise.
         class_names: the key of the names of the classes, likewise.
 
@@ -67,57 +68,69 @@ def read_features(
         The arrays; those of ``.npz`` as NumPy's, the others as tensors.
 
     Raises:
-        FeatureFileError: the file is missing, damaged, of another kind, or lacks features or labels.
+        FeatureFileError: the file is missing, damaged, of another kind, or lacks what was asked for.
     """
     path = Path(path)
-    if not path.is_file():
-        raise FeatureFileError(f"{path} must be a file; there is none")
-    readers: dict[str, Callable[[Path, Sequence[str]], tuple[list[str], dict[str, Array]]]] = {
+    read = _reader(path)
+    keys = {"features": features, "labels": labels, "prototypes": prototypes, "bias": bias, "class_names": class_names}
+    asked = {what: key or what for what, key in keys.items()}
+    try:
+        present, arrays = read(path, list(asked.values()))
+    except FeatureFileError:
+        raise
+    except PermissionError:
+        raise FeatureFileError(f"{path.name} must be readable; permission was denied") from None
+    except Exception as error:  # Whatever a damaged or hostile file makes its parser raise.
+        kind = path.suffix.lower()
+        raise FeatureFileError(f"{path.name} must be a {kind} file of plain numbers; it is damaged or none") from error
+    for what, key in asked.items():
+        if key not in arrays and keys[what] is not None:
+            listing = ", ".join(present) or "none"
+            raise FeatureFileError(f"{path.name} must hold {what} under the key {key!r}; its keys are {listing}")
+    found = {what: arrays.get(key) for what, key in asked.items()}
+    names = found.pop("class_names")
+    return FeatureFile(**found, class_names=None if names is None else _names(path, names))  # type: ignore[arg-type]
+
+
+Reader = Callable[[Path, Sequence[str]], tuple[list[str], dict[str, Any]]]
+
+
+def _reader(path: Path) -> Reader:
+    """What can read this file. Raises FeatureFileError unless it is one."""
+    readers: dict[str, Reader] = {
         ".npz": _read_npz,
         ".safetensors": _read_safetensors,
         ".pt": _read_pt,
         ".pth": _read_pt,
     }
-    if path.suffix not in readers:
-        raise FeatureFileError(
-            f"{path.name} must end in .npz, .safetensors or .pt; it ends in {path.suffix or 'nothing'}"
-        )
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise FeatureFileError(f"{path} must be a file; there is none") from None
+    except OSError as error:
+        reason = (error.strerror or "it cannot").lower()
+        raise FeatureFileError(f"{path} must be a file that can be read; {reason}") from None
+    if not stat.S_ISREG(mode):
+        raise FeatureFileError(f"{path} must be a file; it is a folder or a device")
+    if path.suffix.lower() not in readers:
+        ending = path.suffix or "nothing"
+        raise FeatureFileError(f"{path.name} must end in .npz, .safetensors or .pt; it ends in {ending}")
     if path.stat().st_size == 0:
         raise FeatureFileError(f"{path.name} must hold features and labels; it is empty")
-    present, arrays = readers[path.suffix](path, (features, labels, prototypes, bias, class_names))
-    for what, key in (("features", features), ("labels", labels)):
-        if key not in arrays:
-            raise FeatureFileError(
-                f"{path.name} must hold {what} under the key {key!r}; its keys are {', '.join(present) or 'none'}"
-            )
-    names = arrays.get(class_names)
-    return FeatureFile(
-        features=arrays[features],
-        labels=arrays[labels],
-        prototypes=arrays.get(prototypes),
-        bias=arrays.get(bias),
-        class_names=_names(path, names) if isinstance(names, np.ndarray) else None,
-    )
+    return readers[path.suffix.lower()]
 
 
-def _names(path: Path, names: np.ndarray) -> list[str]:
-    if names.ndim != 1 or names.dtype.kind != "U":
-        raise FeatureFileError(
-            f"class names in {path.name} must be a list of texts; got {names.dtype} of {names.shape}"
-        )
-    return [str(name) for name in names]
+def _names(path: Path, names: Any) -> list[str]:
+    texts = names.tolist() if isinstance(names, np.ndarray) and names.ndim == 1 else names
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise FeatureFileError(f"class names in {path.name} must be a list of texts; they are none")
+    return list(texts)
 
 
-def _read_npz(path: Path, wanted: Sequence[str]) -> tuple[list[str], dict[str, Array]]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            arrays: dict[str, Array] = {
-                key: _read_member(path, archive, members[key]) for key in wanted if key in members
-            }
-    except (zipfile.BadZipFile, EOFError, OSError, RuntimeError) as error:
-        raise FeatureFileError(f"{path.name} must be an .npz archive; it is damaged or none ({error})") from error
-    return list(members), arrays
+def _read_npz(path: Path, wanted: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        return list(members), {key: _read_member(path, archive, members[key]) for key in wanted if key in members}
 
 
 def _read_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
@@ -154,18 +167,15 @@ def _read_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) 
     return mapped
 
 
-def _read_safetensors(path: Path, wanted: Sequence[str]) -> tuple[list[str], dict[str, Array]]:
-    from safetensors import SafetensorError, safe_open  # noqa: PLC0415
+def _read_safetensors(path: Path, wanted: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    from safetensors import safe_open  # noqa: PLC0415
 
-    try:
-        with safe_open(path, framework="pt") as file:
-            keys = list(file.keys())
-            return keys, {key: file.get_tensor(key) for key in wanted if key in keys}
-    except (SafetensorError, OSError) as error:
-        raise FeatureFileError(f"{path.name} must be a safetensors file; it is damaged or none ({error})") from error
+    with safe_open(path, framework="pt") as file:
+        keys = list(file.keys())
+        return keys, {key: file.get_tensor(key) for key in wanted if key in keys}
 
 
-def _read_pt(path: Path, wanted: Sequence[str]) -> tuple[list[str], dict[str, Array]]:
+def _read_pt(path: Path, wanted: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     if not zipfile.is_zipfile(path):
         raise FeatureFileError(
             f"{path.name} must be an archive as torch.save writes it; it is a bare pickle or damaged"
@@ -174,22 +184,17 @@ def _read_pt(path: Path, wanted: Sequence[str]) -> tuple[list[str], dict[str, Ar
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, OSError) as error:
-        raise FeatureFileError(
-            f"{path.name} must hold tensors and nothing else; it is damaged or holds objects, which are not read"
-        ) from error
+    except pickle.UnpicklingError as error:
+        problem = "it is damaged or holds objects, which are not read"
+        raise FeatureFileError(f"{path.name} must hold tensors and nothing else; {problem}") from error
     if not isinstance(content, dict):
-        raise FeatureFileError(
-            f"{path.name} must hold a dictionary of tensors; it holds {_article(type(content).__name__)}"
-        )
-    arrays: dict[str, Array] = {}
-    for key in wanted:
-        if key in content:
-            if not isinstance(content[key], Tensor) or content[key].layout != torch.strided:
-                raise FeatureFileError(f"{key!r} in {path.name} must be a dense tensor; it is none")
-            arrays[key] = content[key].detach()
-    return [str(key) for key in content], arrays
-
-
-def _article(name: str) -> str:
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+        kind = type(content).__name__
+        raise FeatureFileError(f"{path.name} must hold a dictionary of tensors; it holds another thing, {kind}")
+    found = {key: content[key] for key in wanted if content.get(key) is not None}
+    for key, value in found.items():
+        dense = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+        if dense and value.device.type == "cpu":
+            found[key] = value.detach().resolve_conj().resolve_neg()
+        elif not isinstance(value, list | tuple):
+            raise FeatureFileError(f"{key!r} in {path.name} must be a dense tensor; it is none")
+    return [str(key) for key in content], found

@@ -102,11 +102,13 @@ class ClassStatistics:
         if not len(labels):
             return
         samples = features.detach().to(self.means)
+        labels = labels.long()  # Narrower integers would wrap the numbers that they are compared with.
         if space == "sphere":
-            samples = normalise(samples)
+            lengths = torch.linalg.vector_norm(samples, dim=1, keepdim=True)
+            samples = torch.where(torch.isinf(lengths), torch.nan, normalise(samples))
         kept = (labels >= 0) & (labels < self.num_classes) & (labels != ignore_index)
         self.rejected.add_((~kept & (labels != ignore_index)).sum())
-        labels = torch.where(kept, labels, 0).long()
+        labels = torch.where(kept, labels, 0)
 
         counts = torch.zeros_like(self.counts).index_add_(0, labels, kept.to(self.counts))
         # Deviations are taken from the mean so far, or from the first sample of a class that is new: then samples

@@ -1,8 +1,10 @@
 """Spectra of symmetric matrices: entropies, effective ranks, and eigenvalues of many classes at once."""
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
 from typing import TypeVar
 
@@ -61,19 +63,25 @@ def symmetric_eigenvalues(matrix: Float[Tensor, "size size"]) -> Float[Tensor, "
     return torch.from_numpy(np.linalg.eigvalsh(matrix.detach().numpy()))
 
 
-def over_classes(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Apply a NumPy function to items, one core an item, and yield the results in order.
+@contextmanager
+def over_classes(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Iterator[Result]]:
+    """Apply a NumPy function to items, one core an item; the results come in order.
 
     Eigenvalues of one matrix of a few hundred rows hardly gain from a second core; two matrices do. The linear
-    algebra is held to one thread each meanwhile. At most two items a core are in work, so that memory stays bounded.
+    algebra is held to one thread each inside the block. At most two items a core are in work, so that memory stays
+    bounded.
     """
     # Imported here: it looks through the libraries of the process, which takes time that help should not take.
     from threadpoolctl import threadpool_limits  # noqa: PLC0415
 
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     iterator = iter(items)
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
-        waiting: list[Future[Result]] = [pool.submit(function, item) for item in islice(iterator, 2 * workers)]
+
+    def results(pool: ThreadPoolExecutor) -> Iterator[Result]:
+        waiting = deque(pool.submit(function, item) for item in islice(iterator, 2 * workers))
         while waiting:
-            yield waiting.pop(0).result()
+            yield waiting.popleft().result()
             waiting.extend(pool.submit(function, item) for item in islice(iterator, 1))
+
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
+        yield results(pool)

@@ -19,7 +19,7 @@ def weight_class_alignment(weights: Frame, means: Frame, *, space: Space = "sphe
         lengths = torch.linalg.vector_norm(directions, dim=1, keepdim=True)
         lost = (lengths < 1e-12).flatten()
         if bool(lost.any()):
-            raise UndefinedMetricError(f"the mean of {named(lost)} must have a direction; it is zero")
+            raise UndefinedMetricError(f"class means must have a direction; that of {named(lost, 'is zero')}")
         directions = directions / lengths
     return (weights.vectors - directions).square().sum(1).mean()
 

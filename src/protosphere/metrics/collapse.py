@@ -19,14 +19,15 @@ def means_frame(statistics: ClassStatistics) -> Frame:
         raise UndefinedMetricError(f"collapse is about two classes or more; got {statistics.num_classes}")
     empty = statistics.counts == 0
     if bool(empty.any()):
-        raise UndefinedMetricError(f"every class must have a sample; {named(empty)} has none")
-    return Frame(statistics.means, "mean", statistics.resolution)
+        raise UndefinedMetricError(f"every class must have a sample; {named(empty, 'has none')}")
+    squares = statistics.means.square().sum(1) + statistics.variances()
+    return Frame(statistics.means, "class means", statistics.resolution, squares.mean())
 
 
 def weights_frame(prototypes: Float[Tensor, "classes dim"]) -> Frame:
     """The prototypes as a frame."""
     vectors = prototypes.double()
-    return Frame(vectors, "prototype", vectors.new_tensor(torch.finfo(prototypes.dtype).eps))
+    return Frame(vectors, "prototypes", vectors.new_tensor(torch.finfo(prototypes.dtype).eps))
 
 
 def within_variance(statistics: ClassStatistics) -> Float[Tensor, ""]:
@@ -40,16 +41,9 @@ def within_variance(statistics: ClassStatistics) -> Float[Tensor, ""]:
     return (statistics.variances() * statistics.counts).sum() / statistics.counts.sum()
 
 
-def _between(means: Frame) -> Tensor:
-    variance = means.variance
-    if not bool(variance > 0):
-        raise UndefinedMetricError("class means must differ; they coincide")
-    return variance
-
-
 def nc1_ratio(statistics: ClassStatistics, means: Frame) -> Float[Tensor, ""]:
     """Variance within classes by variance between them: tr Σ_W / tr Σ_B. At collapse 0, with ReLU features too."""
-    return within_variance(statistics) / _between(means)
+    return within_variance(statistics) / means.variance
 
 
 def nc1_trace(
@@ -66,11 +60,15 @@ def nc1_trace(
         scatter_of_means: M S Mᵀ, where it is known already.
     """
     within_variance(statistics)
-    _between(means)
+    means.variance  # noqa: B018  They must differ.
+    if not bool(statistics.spreads.any()):
+        return statistics.spreads.new_zeros(())
     if scatter_of_means is None:
         scatter_of_means = means.centred @ statistics.scatter() @ means.centred.T
     values, vectors = torch.linalg.eigh(means.gram)
-    kept = values > values[-1] * max(means.centred.shape) * torch.finfo(values.dtype).eps
+    # Directions of rounding, in float64 or of the input, are none that the means span.
+    noise = statistics.resolution**2 * means.scale * max(1.0, len(means) / statistics.dim)
+    kept = values > torch.maximum(values[-1] * max(means.centred.shape) * torch.finfo(values.dtype).eps, noise)
     seen = ((vectors.T @ scatter_of_means) * vectors.T).sum(1)
     return torch.where(kept, seen / torch.where(kept, values, 1) ** 2, 0).sum() / statistics.counts.sum()
 
@@ -83,7 +81,7 @@ def cdnv(statistics: ClassStatistics, means: Frame) -> Float[Tensor, ""]:
     """
     alone = statistics.counts < 2
     if bool(alone.any()):
-        raise UndefinedMetricError(f"variance within a class needs two samples of it; {named(alone)} has one")
+        raise UndefinedMetricError(f"variance within a class needs two samples of it; {named(alone, 'has one')}")
     squares = means.gram.diagonal()
     distances = squares[:, None] + squares - 2 * means.gram
     rows, columns = torch.triu_indices(len(means), len(means), 1, device=distances.device)
@@ -93,7 +91,7 @@ def cdnv(statistics: ClassStatistics, means: Frame) -> Float[Tensor, ""]:
     for start in range(0, len(near), 1024):
         few = near[start : start + 1024]
         distances[few] = (means.centred[rows[few]] - means.centred[columns[few]]).square().sum(1)
-    if bool((distances <= statistics.resolution**2 * means.scale).any()):
+    if bool((distances <= means.least).any()):
         raise UndefinedMetricError("class means must differ; two of them coincide")
     variances = statistics.variances()
     return ((variances[rows] + variances[columns]) / (2 * distances)).mean()
@@ -101,7 +99,7 @@ def cdnv(statistics: ClassStatistics, means: Frame) -> Float[Tensor, ""]:
 
 def nc2_norms(frame: Frame) -> Float[Tensor, ""]:
     """How unequal the lengths of the centred vectors are: std/mean of ‖v_c‖. At collapse 0, with ReLU features too."""
-    _between(frame)
+    frame.variance  # noqa: B018  They must differ.
     return frame.lengths.std(correction=0) / frame.lengths.mean()
 
 
@@ -117,7 +115,7 @@ def nc2_simplex(frame: Frame) -> Float[Tensor, ""]:
 
 def nc2_gram(frame: Frame) -> Float[Tensor, ""]:
     """Lengths and angles at once: ‖G/‖G‖_F − (I − 11ᵀ/K)/√(K−1)‖_F. At collapse 0, with ReLU features too."""
-    _between(frame)
+    frame.variance  # noqa: B018  They must differ.
     classes = len(frame)
     simplex = torch.eye(classes).to(frame.gram) - 1 / classes
     gram = frame.gram / torch.linalg.matrix_norm(frame.gram)
@@ -127,7 +125,7 @@ def nc2_gram(frame: Frame) -> Float[Tensor, ""]:
 
 def nc3_duality(weights: Frame, means: Frame) -> Float[Tensor, ""]:
     """Prototypes against centred means as matrices: ‖W/‖W‖_F − M/‖M‖_F‖². At collapse 0, with ReLU features too."""
-    _between(means)
+    means.variance  # noqa: B018  They must differ.
     if not bool(weights.scale > 0):
         raise UndefinedMetricError("prototypes must not all be zero; they are")
     matrices = (weights.vectors, means.centred)
@@ -154,9 +152,8 @@ def _directions(frame: Frame) -> Tensor:
     """The vectors themselves, not centred, on the unit sphere."""
     lengths = torch.linalg.vector_norm(frame.vectors, dim=1, keepdim=True)
     if bool((lengths == 0).any()):
-        raise UndefinedMetricError(
-            f"the {frame.what} of {named((lengths == 0).flatten())} must have a direction; it is zero"
-        )
+        zero = named((lengths == 0).flatten(), "is zero")
+        raise UndefinedMetricError(f"{frame.what} must have a direction; that of {zero}")
     directions: Tensor = frame.vectors / lengths
     return directions
 
@@ -176,7 +173,14 @@ def gnc2_variance(means: Frame) -> Float[Tensor, ""]:
 
 def _log_kernel(means: Frame) -> Tensor:
     squares = 2 - 2 * means.pairs
-    if bool((squares <= 0).any()):
+    rows, columns = torch.triu_indices(len(means), len(means), 1, device=squares.device)
+    # Where two directions nearly agree the cosine has no digits left for their distance.
+    near = torch.nonzero(squares < 1e-6).flatten()
+    for start in range(0, len(near), 1024):
+        few = near[start : start + 1024]
+        squares[few] = (means.unit[rows[few]] - means.unit[columns[few]]).square().sum(1)
+    inverse = means.least / means.lengths.square()
+    if bool((squares <= inverse[rows] + inverse[columns]).any()):
         raise UndefinedMetricError("centred class means must have different directions; two of them agree")
     return -squares.log() / 2
 

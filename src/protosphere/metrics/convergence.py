@@ -7,7 +7,7 @@ iterations or epochs; the run's length T is its last time unless given.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from itertools import pairwise
 from typing import Literal
 
@@ -15,13 +15,10 @@ Number = int | float
 Series = Sequence[tuple[Number, Number]]
 
 
-class Never(Enum):
+class Never(StrEnum):
     """The time at which something happens that does not happen: a value of its own, no number."""
 
     NEVER = "never"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 NEVER = Never.NEVER
@@ -80,7 +77,9 @@ def moving_average(series: Series, *, length: Number | None = None, share: float
     >>> [(time, round(value, 3)) for time, value in moving_average([(0, 1.0), (1, 0.0), (100, 0.0)])]
     [(0, 1.0), (1, 0.368), (100, 0.0)]
     """
-    length = _checked(series, length)
+    length = _length(series, length)
+    if not share > 0:
+        raise ValueError(f"share must be positive; got {share}")
     averages: list[tuple[Number, Number]] = [(series[0][0], float(series[0][1]))]
     for (before, _), (time, value) in pairwise(series):
         last = averages[-1][1]
@@ -96,7 +95,7 @@ def enters_and_stays(series: Series, threshold: Threshold, *, tolerance: Number 
     >>> enters_and_stays([(1, 0.5), (2, 0.2)], Threshold(0.1, "at most"))
     <Never.NEVER: 'never'>
     """
-    _checked(series, None)
+    _check(series)
     entered: Time = NEVER
     for time, value in reversed(series):
         if not threshold.holds(value, tolerance):
@@ -138,7 +137,7 @@ def percent_to_collapse(
     thresholds = collapse_thresholds(num_classes, dim)
     return {
         name: percent(
-            convergence_time(series, thresholds[name], length=length, tolerance=tolerance), _checked(series, length)
+            convergence_time(series, thresholds[name], length=length, tolerance=tolerance), _length(series, length)
         )
         for name, series in runs.items()
         if name in thresholds
@@ -153,7 +152,7 @@ class AgainstBaseline:
         target: the baseline's final value.
         time: when the run's average enters and stays on the good side of it.
         baseline_time: when the baseline's own average enters and stays within 2 % of it.
-        percent_of_baseline: 100 · time / baseline_time.
+        percent_of_baseline: 100 · time / baseline_time; infinite if the baseline was there from time 0.
         percent_of_run: 100 · time / T.
     """
 
@@ -173,7 +172,7 @@ def against_baseline(
     tolerance: Number = 0.0,
     closeness: float = 0.02,
 ) -> AgainstBaseline:
-    """Compare a run with the final value of a baseline's moving average.
+    """Compare a run with the final value that a baseline has logged.
 
     Args:
         series: of the run.
@@ -184,25 +183,31 @@ def against_baseline(
         closeness: how near to its own final value, as a share of it, the baseline counts as arrived.
     """
     averages = moving_average(baseline, length=length)
-    target = averages[-1][1]
+    target = baseline[-1][1]
     distances = [(time, abs(value - target)) for time, value in averages]
     arrived = enters_and_stays(distances, Threshold(closeness * abs(target), "at most"))
     time = convergence_time(series, Threshold(target, side), length=length, tolerance=tolerance)
     share: Time = NEVER
-    if not isinstance(arrived, Never):
-        share = percent(time, arrived) if arrived > 0 else (0.0 if time == 0 else NEVER)
-    return AgainstBaseline(target, time, arrived, share, percent(time, _checked(series, length)))
+    if not isinstance(arrived, Never) and not isinstance(time, Never):
+        share = percent(time, arrived) if arrived > 0 else math.inf if time > 0 else 100.0
+    return AgainstBaseline(target, time, arrived, share, percent(time, _length(series, length)))
 
 
-def _checked(series: Series, length: Number | None) -> float:
-    """The length of the run. Raises ValueError unless the series makes sense."""
-    if not series:
+def _check(series: Series) -> None:
+    """Raise ValueError unless the series makes sense."""
+    if len(series) == 0:
         raise ValueError("a series must hold at least one (time, value) pair; it is empty")
     if not all(math.isfinite(number) for pair in series for number in pair):
         raise ValueError("times and values of a series must be finite; got NaN or infinity")
     if any(later <= earlier for (earlier, _), (later, _) in pairwise(series)):
         raise ValueError("times of a series must rise; they do not")
-    length = series[-1][0] if length is None else length
-    if length <= 0 or length < series[-1][0]:
-        raise ValueError(f"the run must be at least as long as its series, {series[-1][0]}; got {length}")
-    return float(length)
+
+
+def _length(series: Series, length: Number | None) -> Number:
+    """The length of the run: as given, or the last time. Raises ValueError unless both make sense."""
+    _check(series)
+    last = series[-1][0]
+    length = last if length is None else length
+    if not length > 0 or length < last:
+        raise ValueError(f"the run must have a length, and reach its last logged time, {last}; got {length}")
+    return length

@@ -149,7 +149,13 @@ DEFINITIONS: dict[str, Definition] = {
         _relu_alignment,
     ),
     "nc3_cosine": Definition(
-        "NC3", "nc3", "mean 1 − cos(w_c, v_c)", "angle between prototype and centred class mean", _zero, _W, "both"
+        "NC3",
+        "nc3",
+        "mean 1 − cos(w_c, v_c)",
+        "1 − cosine of the angle between a prototype and its class mean, seen from the centre",
+        _zero,
+        _W,
+        "both",
     ),
     "nc3_duality": Definition(
         "NC3", "nc3", "‖W/‖W‖ − M/‖M‖‖²", "prototypes against centred means, as matrices", _zero, _W, "both"

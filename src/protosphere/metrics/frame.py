@@ -14,22 +14,32 @@ class UndefinedMetricError(ValueError):
     """A metric has no value on these samples; the sentence says why."""
 
 
-def named(classes: Bool[Tensor, "classes"]) -> str:
-    """The classes where this holds, as words for an error: at most five of them by number.
+def named(classes: Bool[Tensor, "classes"], what: str = "") -> str:
+    """The classes where this holds, as the subject of an error: at most five of them by number.
 
-    >>> named(torch.tensor([False, True, False, True]))
-    'classes 1 and 3'
+    >>> named(torch.tensor([False, True, False, True]), "has none")
+    'classes 1 and 3 have none'
     """
-    return name_classes(torch.nonzero(classes).flatten().tolist())
+    indices = torch.nonzero(classes).flatten().tolist()
+    return name_classes(indices[:5], len(indices), what)
 
 
-def name_classes(indices: Sequence[int]) -> str:
-    """The same from a list of class indices."""
-    if len(indices) == 1:
-        return f"class {indices[0]}"
-    if len(indices) <= 5:
-        return f"classes {', '.join(map(str, indices[:-1]))} and {indices[-1]}"
-    return f"classes {', '.join(map(str, indices[:5]))} and {len(indices) - 5} more"
+def name_classes(indices: Sequence[int], count: int, what: str = "") -> str:
+    """The same from the first few class indices, and how many there are in all."""
+    if count == 1:
+        return f"class {indices[0]} {what}".rstrip()
+    words = ", ".join(map(str, indices[:5]))
+    if count <= 5:
+        words = f"{', '.join(map(str, indices[:-1]))} and {indices[-1]}"
+    elif count > 5:
+        words += f" and {count - 5} more"
+    plural = {"has": "have", "is": "are", "does": "do"}
+    verb, _, rest = what.partition(" ")
+    return f"classes {words} {plural.get(verb, verb)} {rest}".rstrip()
+
+
+# What sums of many numbers lose in float64, as a share of the largest.
+_ROUNDING = 64 * torch.finfo(torch.float64).eps
 
 
 class Frame:
@@ -37,15 +47,22 @@ class Frame:
 
     Args:
         vectors: one a row, in float64.
-        what: what they are, for errors: "class mean" or "prototype".
-        resolution: the machine epsilon of the input; a vector that ends within rounding of the mean of all has no
-            direction, and angles to it are undefined.
+        what: what they are, for errors: "class means" or "prototypes".
+        resolution: the machine epsilon of the input, below which a covariance counts as zero.
+        scale: the mean squared length of what they were made from, which rounding is measured by; without it their own.
     """
 
-    def __init__(self, vectors: Float[Tensor, "classes dim"], what: str, resolution: Float[Tensor, ""]) -> None:
+    def __init__(
+        self,
+        vectors: Float[Tensor, "classes dim"],
+        what: str,
+        resolution: Float[Tensor, ""],
+        scale: Float[Tensor, ""] | None = None,
+    ) -> None:
         self.vectors = vectors
         self.what = what
         self._resolution = resolution
+        self.scale = vectors.square().sum(1).mean() if scale is None else scale
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -64,23 +81,34 @@ class Frame:
         return lengths
 
     @cached_property
-    def scale(self) -> Float[Tensor, ""]:
-        """The mean squared length of the vectors as they came: what rounding is measured by."""
-        return self.vectors.square().sum(1).mean()
+    def least(self) -> Float[Tensor, ""]:
+        """The squared length below which a difference of two of the vectors is rounding."""
+        return _ROUNDING**2 * self.scale
 
     @property
     def variance(self) -> Float[Tensor, ""]:
-        """tr Cov of the vectors, 1/K; exactly 0 where it is within the rounding of the input."""
+        """tr Cov of the vectors, 1/K.
+
+        Raises:
+            UndefinedMetricError: they coincide.
+        """
         variance = self.lengths.square().mean()
-        return torch.where(variance <= self._resolution**2 * self.scale, 0, variance)
+        if not bool(variance > self.least):
+            raise UndefinedMetricError(f"{self.what} must differ; they coincide")
+        return variance
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether their covariance is within the rounding of the input: tr Cov ≤ 16 eps² times the mean of ‖v‖²."""
+        return bool(self.lengths.square().mean() <= 16 * self._resolution**2 * self.scale)
 
     @cached_property
     def unit(self) -> Float[Tensor, "classes dim"]:
         """The centred vectors on the unit sphere."""
-        lost = self.lengths.square() <= self._resolution**2 * self.scale
+        lost = self.lengths.square() <= self.least
         if bool(lost.any()):
             raise UndefinedMetricError(
-                f"the {self.what} of {named(lost)} must differ from the mean of all; it does not"
+                f"{self.what} must differ from the mean of all; that of {named(lost, 'does not')}"
             )
         return normalise(self.centred)
 

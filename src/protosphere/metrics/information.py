@@ -56,7 +56,7 @@ def matrix_information(
             "entropies of two classes are zero and have no ratio; MIR and HDR need three classes"
         )
     if form == "centred":
-        of_weights = Frame(normalise(weights.vectors), "prototype", weights.vectors.new_tensor(0.0)).cosines
+        of_weights = Frame(normalise(weights.vectors), "prototypes", weights.vectors.new_tensor(0.0)).cosines
         return _ratios(of_weights, means.cosines)
     sample_mean = (statistics.counts[:, None] * statistics.means).sum(0) / statistics.counts.sum()
     if not bool(torch.linalg.vector_norm(sample_mean) >= _NO_DIRECTION):

@@ -1,6 +1,6 @@
 """Effective ranks: how many directions samples of a class, class means and prototypes fill."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,7 @@ def frame_effective_rank(frame: Frame) -> Float[Tensor, ""]:
 
     At collapse K − 1, with ReLU features too; in d < K − 1 dimensions at most d. 0 if they coincide.
     """
-    if not bool(frame.variance > 0):
+    if frame.collapsed:
         return frame.vectors.new_zeros(())
     # The covariance d × d and the Gram matrix K × K share their positive eigenvalues.
     tall = frame.centred.shape[0] > frame.centred.shape[1]
@@ -39,19 +39,20 @@ def intra_effective_rank(
         UndefinedMetricError: a class has fewer than two samples.
     """
     alone = statistics.counts < 2
+    if not len(alone):
+        raise UndefinedMetricError("a covariance needs samples; there are none")
     if bool(alone.any()):
-        raise UndefinedMetricError(f"a covariance needs two samples of a class; {named(alone)} has fewer")
-    collapsed = statistics.collapsed().tolist()
-    if spectra is None:
-        spectra = _spectra(statistics)
+        raise UndefinedMetricError(f"a covariance needs two samples of a class; {named(alone, 'has fewer')}")
+    if spectra is not None:
+        return _mean_rank(statistics, spectra)
+    if statistics.means.device.type != "cpu":
+        return _mean_rank(statistics, map(symmetric_eigenvalues, statistics.class_scatters()))
+    with over_classes(symmetric_eigenvalues, statistics.class_scatters()) as values:
+        return _mean_rank(statistics, values)
+
+
+def _mean_rank(statistics: ClassStatistics, spectra: Iterable[Tensor]) -> Tensor:
     zero = statistics.spreads.new_zeros(())
     # A covariance that is only rounding has a rank that means nothing.
-    ranks = [zero if rounding else effective_rank(values) for values, rounding in zip(spectra, collapsed, strict=True)]
-    return torch.stack([rank.to(zero) for rank in ranks]).mean()
-
-
-def _spectra(statistics: ClassStatistics) -> Iterator[Tensor]:
-    scatters = statistics.class_scatters()
-    if statistics.means.device.type == "cpu":
-        return over_classes(symmetric_eigenvalues, scatters)
-    return map(symmetric_eigenvalues, scatters)
+    pairs = zip(spectra, statistics.collapsed().tolist(), strict=True)
+    return torch.stack([zero if rounding else effective_rank(values).to(zero) for values, rounding in pairs]).mean()

@@ -1,6 +1,7 @@
 """Measure features that are at hand, in memory or on disk: every metric, in two visits to each sample."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -105,7 +106,7 @@ def examine(
     names = select(metrics)
     targets = _check(features, labels, prototypes, bias, space)
     heads = [_as_tensor(part) for part in (prototypes, bias)]
-    total = num_classes or (len(heads[0]) if heads[0] is not None else int(targets.max()) + 1)
+    total = num_classes or next((len(part) for part in heads if part is not None), int(targets.max()) + 1)
     targets, present = _relabelled(targets, total, classes)
     weights, offsets = (None if part is None else part[present] for part in heads)
 
@@ -131,7 +132,7 @@ def _as_array(features: Tensor | np.ndarray) -> Tensor | np.ndarray:
     if isinstance(features, Tensor):
         features = features.detach()
         if features.device.type == "cpu" and features.dtype != torch.bfloat16:
-            return features.numpy()
+            return features.resolve_neg().numpy()
     return features
 
 
@@ -139,7 +140,14 @@ def _as_tensor(part: Tensor | np.ndarray | None) -> Tensor | None:
     if part is None or isinstance(part, Tensor):
         return part
     # A copy, since the array may be mapped read-only or have the bytes of another machine; prototypes are small.
-    return torch.from_numpy(np.array(part, dtype=part.dtype.newbyteorder("=")))
+    return torch.from_numpy(np.array(part, dtype=part.dtype.newbyteorder("=") if part.itemsize <= 8 else np.float64))
+
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def _is_float(part: Tensor | np.ndarray) -> bool:
+    return part.dtype in _FLOATS if isinstance(part, Tensor) else part.dtype.kind == "f"
 
 
 def _check(
@@ -147,30 +155,38 @@ def _check(
 ) -> np.ndarray:
     """Raise ValueError unless the input fits together; returns the labels."""
     shape = tuple(features.shape)
-    kind = features.dtype.is_floating_point if isinstance(features, Tensor) else features.dtype.kind == "f"
-    if len(shape) != 2 or not all(shape) or not kind:
+    if len(shape) != 2 or not all(shape) or not _is_float(features):
         raise ValueError(
-            f"features must be a floating matrix (samples, dim) with samples; got {shape} of {features.dtype}"
+            "features must be a matrix (samples, dim) of float16, bfloat16, float32 or float64, with samples; "
+            f"got {shape} of {features.dtype}"
         )
-    targets = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if targets.shape != shape[:1] or targets.dtype.kind not in "iu":
+    if isinstance(labels, Tensor):
+        whole = not (
+            labels.is_floating_point() or labels.is_complex() or labels.is_quantized or labels.dtype == torch.bool
+        )
+    else:
+        whole = labels.dtype.kind in "iu"
+    if tuple(labels.shape) != shape[:1] or not whole:
         raise ValueError(
-            f"labels must hold one class index per sample, shape ({shape[0]},); got {targets.shape} of {targets.dtype}"
+            f"labels must hold one class index per sample, shape ({shape[0]},); "
+            f"got {tuple(labels.shape)} of {labels.dtype}"
         )
     if space not in ("sphere", "raw"):
         raise ValueError(f"space must be 'sphere' or 'raw'; got {space!r}")
-    if prototypes is not None and (len(prototypes.shape) != 2 or prototypes.shape[1] != shape[1]):
-        raise ValueError(f"prototypes must be a matrix (classes, {shape[1]}); got {tuple(prototypes.shape)}")
     for name, part in (("prototypes", prototypes), ("bias", bias)):
+        if part is not None and not _is_float(part):
+            raise ValueError(f"{name} must be floating numbers; got {part.dtype}")
         tensor = _as_tensor(part)
         if tensor is not None and not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"{name} must be finite; got NaN or infinity")
+    if prototypes is not None and (len(prototypes.shape) != 2 or prototypes.shape[1] != shape[1]):
+        raise ValueError(f"prototypes must be a matrix (classes, {shape[1]}); got {tuple(prototypes.shape)}")
     if bias is not None:
         if space != "raw":
             raise ValueError("a bias must come with space='raw': on the sphere a classifier is the cosine alone")
-        if prototypes is None or tuple(bias.shape) != tuple(prototypes.shape[:1]):
-            raise ValueError(f"bias must hold one number per prototype; got shape {tuple(bias.shape)}")
-    return targets.astype(np.int64)
+        if len(bias.shape) != 1 or (prototypes is not None and len(bias) != len(prototypes)):
+            raise ValueError(f"bias must hold one number per class; got shape {tuple(bias.shape)}")
+    return labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
 
 
 def _relabelled(targets: np.ndarray, total: int, classes: str) -> tuple[np.ndarray, np.ndarray]:
@@ -180,11 +196,15 @@ def _relabelled(targets: np.ndarray, total: int, classes: str) -> tuple[np.ndarr
     least, most = int(targets.min()), int(targets.max())
     if least < 0 or most >= total:
         raise ValueError(f"labels must lie in 0..{total - 1} for {total} classes; got {least if least < 0 else most}")
-    counts = np.bincount(targets, minlength=total)
-    present = np.flatnonzero(counts) if classes == "present" else np.arange(total)
+    if most >= 2**63:
+        raise ValueError(f"labels must lie below 2**63; got {most}")
+    # By sorting: a label of a thousand million must not ask for as many counts.
+    present, renamed = np.unique(targets.astype(np.int64), return_inverse=True)
     if len(present) < 2:
-        raise ValueError(f"collapse is about two classes or more; got {len(present)}")
-    if classes == "all" and not counts.all():
-        missing = name_classes(np.flatnonzero(counts == 0).tolist())
-        raise ValueError(f"every class must have a sample, or classes='present' leave it out; {missing} has none")
-    return (np.cumsum(counts > 0) - 1)[targets] if classes == "present" else targets, present
+        raise ValueError(f"collapse is about two classes or more; got samples of {len(present)}")
+    if classes == "all" and len(present) < total:
+        there = set(present.tolist())
+        few = list(islice((label for label in range(total) if label not in there), min(5, total - len(present))))
+        names = name_classes(few, total - len(present), "has none")
+        raise ValueError(f"every class must have a sample, or classes='present' leave it out; {names}")
+    return renamed, present

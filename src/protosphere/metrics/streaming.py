@@ -1,5 +1,6 @@
 """``NeuralCollapse``: the metrics as a ``torchmetrics.Metric``, streamed, in memory that the samples do not fill."""
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -90,7 +91,7 @@ class NeuralCollapse(Metric):
     spreads: Tensor
     resolution: Tensor
     rejected: Tensor
-    space_code: Tensor
+    options: Tensor
     panels: list[Tensor]
     waiting_features: list[Tensor]
     waiting_labels: list[Tensor]
@@ -139,8 +140,8 @@ class NeuralCollapse(Metric):
             value = getattr(start, name)
             if value is not None:
                 self.add_state(name, value)
-        # Two metrics that differ in their space alone must not be taken for one by a MetricCollection.
-        self.add_state("space_code", torch.tensor(int(space == "sphere")))
+        # Metrics that differ in these alone must not be taken for one by a MetricCollection.
+        self.add_state("options", torch.tensor([int(space == "sphere"), ignore_index]))
         self.add_state("waiting_features", [])
         self.add_state("waiting_labels", [])
         if self.moments == "per_class":
@@ -154,11 +155,13 @@ class NeuralCollapse(Metric):
             ValueError: features and labels do not fit; or, on the CPU, a label is neither a class nor ``ignore_index``.
         """
         check_batch(features, labels, self.dim)
+        labels = labels.long()  # Narrower integers would wrap the numbers that they are compared with.
         if labels.device.type == "cpu":
             wrong = (labels < 0) | (labels >= self.num_classes)
             self._refuse(int((wrong & (labels != self.ignore_index)).sum()))
         # Tensors made in inference mode could not be updated outside it.
         with torch.inference_mode(False), torch.no_grad():
+            self._own()
             if self.waiting_features and self.waiting_features[0].dtype != features.dtype:
                 self._statistics()
             self.waiting_features.append(features.detach().clone())
@@ -181,9 +184,11 @@ class NeuralCollapse(Metric):
             self._refuse(int(self.rejected))
             prototypes = self._fitting("prototypes", prototypes, self._prototypes, (self.num_classes, self.dim))
             bias = self._fitting("bias", bias, self._bias, (self.num_classes,))
+            if bias is not None and self.space != "raw":
+                raise ValueError("a bias must come with space='raw': on the sphere a classifier is the cosine alone")
             lost = ~torch.isfinite(statistics.spreads)
             if bool(lost.any()):
-                raise ValueError(f"features must be finite; those of {named(lost)} held NaN or infinity")
+                raise ValueError(f"features must be finite; those of {named(lost)} hold NaN, infinity or too long ones")
             if self.classes == "present":
                 present = torch.nonzero(statistics.counts).flatten()
                 statistics = _chosen(statistics, present)
@@ -194,11 +199,16 @@ class NeuralCollapse(Metric):
         self.absent = suite.absent
         return suite.values
 
+    def set_dtype(self, dst_type: Any) -> "NeuralCollapse":  # noqa: ARG002
+        """States stay in float64, whatever the features are in."""
+        return self
+
     def merge_state(self, incoming_state: "dict[str, Any] | Metric") -> None:
         """Add the samples that another metric of the same kind has seen."""
         if not isinstance(incoming_state, NeuralCollapse) or incoming_state.space != self.space:
             raise ValueError("merge_state needs another NeuralCollapse of the same space")
         with torch.inference_mode(False), torch.no_grad():
+            self._own()
             self._statistics().merge(incoming_state._statistics())
         self._update_count += incoming_state._update_count
 
@@ -206,12 +216,6 @@ class NeuralCollapse(Metric):
         """The states, as statistics that share their memory, with the samples that were put by."""
         if self.moments == "per_class" and not self.panels:
             self.panels.extend(empty_panels(self.num_classes, self.dim, device=self.device))
-        for name in self._defaults:
-            state = getattr(self, name)
-            if isinstance(state, Tensor) and _borrowed(state):
-                setattr(self, name, state.clone())
-        if self.moments == "per_class" and _borrowed(self.panels[0]):
-            self.panels[:] = [panel.clone() for panel in self.panels]
         statistics = ClassStatistics(
             counts=self.counts,
             means=self.means,
@@ -228,6 +232,18 @@ class NeuralCollapse(Metric):
             statistics.add(features, labels, space=self.space, ignore_index=self.ignore_index)
         return statistics
 
+    def _own(self) -> None:
+        """Replace states that must not be changed in place.
+
+        Before samples come in, never after: in a MetricCollection metrics share their states by reference.
+        """
+        for name in self._defaults:
+            state = getattr(self, name)
+            if isinstance(state, Tensor) and _borrowed(state):
+                setattr(self, name, state.clone())
+            elif isinstance(state, list) and any(map(_borrowed, state)):
+                state[:] = [part.clone() for part in state]
+
     def _refuse(self, rejected: int) -> None:
         if rejected:
             raise ValueError(
@@ -240,6 +256,8 @@ class NeuralCollapse(Metric):
         value = held.get() if given is None else given
         if value is not None and tuple(value.shape) != shape:
             raise ValueError(f"{name} must have shape {shape}; got {tuple(value.shape)}")
+        if value is not None and not (value.is_floating_point() and bool(torch.isfinite(value).all())):
+            raise ValueError(f"{name} must be finite floating numbers; got {value.dtype}, or NaN or infinity")
         return value
 
     def _sync_dist(self, dist_sync_fn: Any = None, process_group: Any = None) -> None:  # noqa: ARG002
@@ -249,7 +267,14 @@ class NeuralCollapse(Metric):
         process at once.
         """
         group = process_group or self.process_group
+        # The copy that torchmetrics has just made becomes the sum, and the states themselves are what it restores:
+        # other metrics of a MetricCollection may share them.
+        own = {name: getattr(self, name) for name in self._defaults}
+        for name, copied in (self._cache or copy.deepcopy(own)).items():
+            setattr(self, name, copied)
+        self._cache = own
         with torch.inference_mode(False), torch.no_grad():
+            self._own()
             statistics = self._statistics()
 
             def summed(tensor: Tensor) -> Tensor:

@@ -132,7 +132,13 @@ def evaluate(evidence: Evidence, names: Sequence[str]) -> Suite:
 
     Returns:
         Values in the order of the catalogue, and a reason for every name without a value.
+
+    Raises:
+        ValueError: features or prototypes are too long or too short to be calculated with.
     """
+    _check_size("features", evidence.statistics.means.square().sum(1) + evidence.statistics.variances())
+    if evidence.prototypes is not None and evidence.space == "raw":
+        _check_size("prototypes", evidence.prototypes.detach().double().square().sum(1))
     values: dict[str, Tensor] = {}
     absent: dict[str, str] = {}
     for name in (name for name in DEFINITIONS if name in names):
@@ -141,3 +147,10 @@ def evaluate(evidence: Evidence, names: Sequence[str]) -> Suite:
         except UndefinedMetricError as reason:
             absent[name] = str(reason)
     return Suite(values, absent)
+
+
+def _check_size(what: str, squares: Tensor) -> None:
+    """Raise ValueError where fourth powers of lengths, which some metrics take, would leave the range of float64."""
+    largest = float(squares.max()) if len(squares) else 0.0
+    if not (largest == 0 or 1e-140 < largest < 1e140):
+        raise ValueError(f"{what} must have lengths between 1e-70 and 1e70, so rescale them; got {largest**0.5:.1e}")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from protosphere.metrics.definitions import Condition, Sign, at_collapse, attainable
@@ -44,7 +44,7 @@ class _Rule:
 
 def _angle(value: float) -> str:
     degrees = math.degrees(math.acos(max(-1.0, min(1.0, 1 - value))))
-    return f"prototypes and centred class means stand {degrees:.1f}° apart"
+    return f"a prototype and the mean of its class, seen from the centre, stand {degrees:.1f}° apart"
 
 
 _RULES = (
@@ -53,7 +53,7 @@ _RULES = (
         "Does each class gather at one point?",
         "nc1_ratio",
         (0.01, 0.1, 0.5),
-        lambda value: f"samples vary {_times(value)} as much within classes as class means do between them",
+        lambda value: f"the variance of samples within classes is {_times(value)} that between class means",
     ),
     _Rule(
         "NC2",
@@ -74,7 +74,13 @@ _RULES = (
 
 
 def verdicts(
-    values: Mapping[str, float], absent: Mapping[str, str], num_classes: int, dim: int, *, sign: Sign = "any"
+    values: Mapping[str, float],
+    absent: Mapping[str, str],
+    num_classes: int,
+    dim: int,
+    *,
+    sign: Sign = "any",
+    samples: int | None = None,
 ) -> list[Verdict]:
     """The four conditions, judged from measured metrics.
 
@@ -84,11 +90,17 @@ def verdicts(
         num_classes: K.
         dim: d.
         sign: whether features can be negative.
+        samples: how many there are, to tell class means that differ from those that differ by chance.
 
     >>> verdicts({"nc1_ratio": 0.03}, {}, 10, 512)[0].answer
     'nearly'
     """
-    return [_judge(rule, values, absent, num_classes, dim, sign) for rule in _RULES]
+    found = [_judge(rule, values, absent, num_classes, dim, sign) for rule in _RULES]
+    ratio = values.get("nc1_ratio")
+    # Means of n samples of one cloud differ by 1/n of its variance.
+    if samples is not None and ratio is not None and found[1].value is not None and ratio > samples / num_classes / 3:
+        found[1] = replace(found[1], answer="no", sentence="class means differ hardly more than they would by chance")
+    return found
 
 
 def _judge(
@@ -141,4 +153,4 @@ def _grade(value: float, limits: tuple[float, float, float]) -> Answer:
 def _times(value: float) -> str:
     if value >= 1:
         return f"{value:.1f} times"
-    return f"{100 * value:.0f} %" if value >= 0.1 else f"{100 * value:.2g} %"
+    return f"{100 * value:.0f} % of" if value >= 0.1 else f"{100 * value:.2g} % of"

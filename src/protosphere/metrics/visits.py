@@ -1,7 +1,8 @@
 """The two visits that measuring pays to stored samples: class by class for moments, then in order for the rest."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from protosphere.geometry.class_statistics import ClassStatistics, Space
 from protosphere.geometry.spectrum import over_classes
+from protosphere.geometry.sphere import shortest_length
 from protosphere.metrics.frame import UndefinedMetricError
 from protosphere.metrics.suite import Evidence
 
@@ -44,8 +46,12 @@ class Source:
             rows = rows.numpy() if self.device.type == "cpu" else rows
         if self.space == "raw":
             return rows, None
-        lengths = _squares(rows) ** 0.5
-        return rows, lengths + (lengths == 0)
+        squares = _squares(rows)
+        lengths = squares**0.5
+        # A row too short for a direction goes to zero; one too long to have a length is reported with its class.
+        lengths[lengths < shortest_length(torch.float64)] = math.inf
+        lengths[squares == math.inf] = math.nan
+        return rows, lengths
 
     def take(self, index: np.ndarray | slice) -> tuple[Matrix, float]:
         """Rows in float64, in the space; and their smallest entry before that."""
@@ -110,16 +116,16 @@ def first_visit(
 
     for group in _groups(source, order, starts, budget):
         batches = _batches(group, dim)
-        results = over_classes(work, batches) if source.device.type == "cpu" else map(work, batches)
-        for label, summary, values in chain.from_iterable(results):
-            own = order[starts[label] : starts[label + 1]]
-            if not math.isfinite(summary.spread):
-                raise ValueError(_not_finite(source, own))
-            means[label] = summary.mean if isinstance(summary.mean, np.ndarray) else summary.mean.cpu()
-            spreads[label], lowest = summary.spread, min(lowest, summary.lowest)
-            if values is not None:
-                spectra[label] = torch.as_tensor(values)
-            report.add(len(own))
+        with _spread(source, work, batches) as results:
+            for label, summary, values in chain.from_iterable(results):
+                own = order[starts[label] : starts[label + 1]]
+                if not math.isfinite(summary.spread):
+                    raise ValueError(_not_finite(source, own))
+                means[label] = summary.mean if isinstance(summary.mean, np.ndarray) else summary.mean.cpu()
+                spreads[label], lowest = summary.spread, min(lowest, summary.lowest)
+                if values is not None:
+                    spectra[label] = torch.as_tensor(values)
+                report.add(len(own))
     statistics = ClassStatistics(
         counts=torch.from_numpy(np.diff(starts).astype(np.float64)),
         means=torch.from_numpy(means),
@@ -227,13 +233,13 @@ def second_visit(source: Source, targets: np.ndarray, evidence: Evidence, report
         weights = None if evidence.prototypes is None else evidence.weights.vectors
     except UndefinedMetricError:
         return evidence
-    dim = source.features.shape[1]
+    classes, dim = means.vectors.shape
     step = max(1, _BLOCK // (8 * dim))
 
     def there(tensor: Tensor) -> Matrix:
         return tensor.numpy() if source.device.type == "cpu" else tensor.to(source.device)
 
-    gram, middle = there(means.gram), there(means.vectors.mean(0))
+    middle, gram, about = (there(part) for part in (means.vectors.mean(0), means.gram, means.centred))
     halves = gram.diagonal() / 2
     # One product for both: what the class means see of a sample, and what the classifier says of it.
     both = there(means.centred if weights is None else torch.cat([means.centred, weights]))
@@ -245,32 +251,45 @@ def second_visit(source: Source, targets: np.ndarray, evidence: Evidence, report
     def work(begin: int) -> tuple[Matrix, int, int]:
         rows, lengths = source.read(slice(begin, begin + step))
         own = targets[begin : begin + step]
-        if lengths is None:  # A large common offset would cost digits in the products.
-            rows -= middle
+        if lengths is None or dim < classes:
+            if lengths is not None:
+                rows /= lengths[:, None]
+            rows -= middle  # Before the product: a large common offset would cost it digits.
             products = rows @ both.T
         else:
             products = rows @ both.T
             products /= lengths[:, None]
             products -= of_middle
-        seen = products[:, : len(gram)]
+        seen = products[:, :classes]
         agreed = 0
         if constant is not None:
-            decided = (products[:, len(gram) :] + constant).argmax(1)
+            decided = (products[:, classes:] + constant).argmax(1)
             agreed = int((decided == (seen - halves).argmax(1)).sum())
+        # The scatter, d × d, or as the class means see it, K × K: the smaller.
+        if dim < classes:
+            rows -= about[own]
+            return rows.T @ rows, agreed, len(own)
         seen -= gram[own]
         return seen.T @ seen, agreed, len(own)
 
-    scatter, agreed = None, 0
-    blocks = range(0, len(targets), step)
-    for part, same, samples in over_classes(work, blocks) if source.device.type == "cpu" else map(work, blocks):
-        scatter = part if scatter is None else scatter + part
-        agreed += same
-        report.add(samples)
+    total: Matrix = 0.0
+    agreed = 0
+    with _spread(source, work, range(0, len(targets), step)) as results:
+        for part, same, samples in results:
+            total = total + part
+            agreed += same
+            report.add(samples)
+    scatter = torch.as_tensor(total).cpu()
     return replace(
         evidence,
-        scatter_of_means=torch.as_tensor(scatter).cpu(),
+        scatter_of_means=means.centred @ scatter @ means.centred.T if dim < classes else scatter,
         agreement=None if constant is None else agreed / len(targets),
     )
+
+
+def _spread(source: Source, work: Callable[[Any], Any], items: Iterable[Any]) -> AbstractContextManager[Iterator[Any]]:
+    """The work on all items: over the cores, or one after the other on a GPU."""
+    return over_classes(work, items) if source.device.type == "cpu" else nullcontext(map(work, items))
 
 
 def _not_finite(source: Source, index: np.ndarray) -> str:
@@ -279,7 +298,7 @@ def _not_finite(source: Source, index: np.ndarray) -> str:
         bad = torch.nonzero(~torch.isfinite(torch.as_tensor(rows)).all(1)).flatten()
         if len(bad):
             return f"features must be finite; sample {index[begin + int(bad[0])]} holds NaN or infinity"
-    return "features must have lengths that can be calculated; some overflow"
+    return f"features must have lengths that can be calculated; those of sample {index[0]} or its class are too long"
 
 
 def _resolution(features: Tensor | np.ndarray) -> float:
