@@ -46,7 +46,9 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit that was measured, marked if the tree had changes; ``GIT_COMMIT`` names it where there is no git."""
+    """The commit that was measured, marked if the tree had changes; ``GIT_COMMIT`` names that of a copied tree."""
+    if named := os.environ.get("GIT_COMMIT"):
+        return named
     here = Path(__file__).parent
     done = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"],
@@ -55,7 +57,7 @@ def commit() -> str:
         text=True,
         check=False,
     )
-    return done.stdout.strip() or os.environ.get("GIT_COMMIT", "unknown")
+    return done.stdout.strip() or "unknown"
 
 
 class _PeakMemory:
