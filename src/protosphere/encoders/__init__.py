@@ -1,5 +1,7 @@
 """Encoders: what turns inputs into features."""
 
+from protosphere.encoders.backbones import backbone
 from protosphere.encoders.necks import neck
+from protosphere.encoders.projections import projection
 
-__all__ = ["neck"]
+__all__ = ["backbone", "neck", "projection"]
