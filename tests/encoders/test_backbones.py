@@ -25,7 +25,7 @@ def test_the_cifar_stem_keeps_small_images_large() -> None:
     sizes = {}
     for stem in ("cifar", "imagenet"):
         encoder = backbone("resnet18", stem=stem)
-        sizes[stem] = encoder.forward_features(torch.randn(1, 3, 32, 32)).shape[-1]
+        sizes[stem] = encoder.eval().forward_features(torch.randn(1, 3, 32, 32)).shape[-1]
     assert sizes == {"cifar": 4, "imagenet": 1}
     weights = sum(weight.numel() for weight in backbone("resnet18", stem="cifar").parameters())
     assert weights == 11_168_832  # ResNet-18 without its classifier: 3·64·9 in place of 3·64·49

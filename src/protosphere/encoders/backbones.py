@@ -1,6 +1,7 @@
 """Backbones: timm's by name, with a stem for small images where they are small; and a small network for digits."""
 
 import difflib
+from itertools import pairwise
 from typing import Literal
 
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ class SmallConvNet(nn.Module):
         super().__init__()
         widths = (in_channels, dim // 2, dim, dim)
         layers: list[nn.Module] = []
-        for index, (before, after) in enumerate(zip(widths, widths[1:], strict=False)):
+        for index, (before, after) in enumerate(pairwise(widths)):
             stride = 2 if index == 1 else 1
             layers += [nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
         self.layers = nn.Sequential(*layers)

@@ -1,0 +1,158 @@
+"""A run folder: recipe, facts and logged metrics, written so that no moment of death leaves it damaged. Pure Python.
+
+RUN/recipe.yaml       what was run, and runs again
+RUN/machine.json      where, and with which versions
+RUN/metrics.jsonl     one record a line, as they came
+RUN/checkpoints/      the last ones (see checkpoints.py)
+RUN/.lock             held while a process uses the folder
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Record: TypeAlias = Mapping[str, Any]
+
+
+class RunFolderError(ValueError):
+    """A run folder cannot be used; the sentence says why."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, and have it on the disk when this returns."""
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunFolderError(f"{path} must be written; {(error.strerror or 'that failed').lower()}") from error
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Have the names in a folder on the disk too."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class RunFolder:
+    """A folder of one run.
+
+    Args:
+        path: where; made when the recipe is written.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @property
+    def recipe(self) -> Path:
+        """The file of the recipe."""
+        return self.path / "recipe.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """The file of logged metrics."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder. A process that dies in any way lets go of it.
+
+        Raises:
+            RunFolderError: another process holds it.
+        """
+        import fcntl  # noqa: PLC0415  Windows has none; there runs are not locked.
+
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                holder = file.read().strip() or "unknown"
+                raise RunFolderError(f"{self.path} must be free; process {holder} is using it") from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def begin(self, recipe: str) -> None:
+        """Write the recipe of a new run, or see that the folder is of this one.
+
+        Raises:
+            RunFolderError: the folder holds another recipe, or things that are no run.
+        """
+        if self.recipe.exists():
+            if self.recipe.read_text(encoding="utf-8") != recipe:
+                raise RunFolderError(f"{self.path} must be a run of this recipe; it holds another one")
+            return
+        foreign = [entry.name for entry in self.path.iterdir() if entry.name != ".lock"] if self.path.exists() else []
+        if foreign:
+            raise RunFolderError(f"{self.path} must be empty or a run; it holds {sorted(foreign)[0]}")
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.recipe, recipe.encode())
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Write facts, whole or not at all."""
+        write_atomically(self.path / name, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+    def read_json(self, name: str) -> Any:
+        """Read facts.
+
+        Raises:
+            RunFolderError: there are none, or they are damaged.
+        """
+        try:
+            return json.loads((self.path / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise RunFolderError(f"{self.path} must hold {name}; it does not") from None
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            raise RunFolderError(f"{name} in {self.path} must be JSON; it is damaged") from None
+
+    def log(self, record: Record) -> None:
+        """Add a record to the metrics. A line that was cut off by death is dropped when they are read."""
+        line = json.dumps(record, ensure_ascii=False) + "\n"
+        try:
+            with self.metrics.open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            raise RunFolderError(
+                f"{self.metrics} must be written; {(error.strerror or 'that failed').lower()}"
+            ) from error
+
+    def records(self) -> list[dict[str, Any]]:
+        """The metrics logged so far; the last of each ``kind`` and ``step``, and nothing that was cut off."""
+        if not self.metrics.exists():
+            return []
+        found: dict[Any, dict[str, Any]] = {}
+        for number, line in enumerate(self.metrics.read_text(encoding="utf-8", errors="replace").splitlines()):
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(record, dict):
+                key = (record.get("kind"), record["step"]) if "step" in record else number
+                found[key] = record
+        return list(found.values())
+
+    def forget_after(self, step: int) -> None:
+        """Drop records of steps that a resumed run will take again."""
+        kept = [record for record in self.records() if record.get("step", 0) <= step]
+        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept)
+        write_atomically(self.metrics, lines.encode())
