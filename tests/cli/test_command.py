@@ -27,6 +27,7 @@ def test_version_is_the_installed_one() -> None:
         "import protosphere; dir(protosphere)",
         "from protosphere.cli.app import app; app(['--help'], standalone_mode=False)",
         "from protosphere.cli.app import app; app(['doctor', '--help'], standalone_mode=False)",
+        "from protosphere.cli.app import app; app(['train', '--help'], standalone_mode=False)",
     ],
 )
 def test_import_and_help_do_not_load_torch(program: str) -> None:

@@ -9,6 +9,8 @@ import typer
 from protosphere import __version__
 from protosphere.cli.doctor import doctor
 from protosphere.cli.measure import measure
+from protosphere.cli.recipes import recipes
+from protosphere.cli.train import train
 
 app = typer.Typer(
     name="protosphere",
@@ -18,6 +20,8 @@ app = typer.Typer(
 )
 app.command()(doctor)
 app.command()(measure)
+app.command()(recipes)
+app.command()(train)
 
 
 def _print_version(wanted: bool) -> bool:

@@ -1,5 +1,7 @@
-"""Training: for now the schedules of the learning rate."""
+"""Training: the objective, the loop, the learning rate over a run."""
 
+from protosphere.training.loop import Progress, Settings, TrainingError, train
+from protosphere.training.objective import Objective
 from protosphere.training.schedules import Schedule
 
-__all__ = ["Schedule"]
+__all__ = ["Objective", "Progress", "Schedule", "Settings", "TrainingError", "train"]

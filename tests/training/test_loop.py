@@ -1,0 +1,105 @@
+"""The loop: it learns, repeats, resumes bit for bit, and stops where the loss is no number any more."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from protosphere.classifiers import CosineClassifier
+from protosphere.data.pipeline import Augmentation
+from protosphere.data.sources import ImageSet, load, synthetic
+from protosphere.encoders import backbone
+from protosphere.losses import nonl_loss
+from protosphere.runs.checkpoints import load_checkpoint, save_checkpoint
+from protosphere.training import Schedule
+from protosphere.training.loop import Settings, TrainingError, steps_per_epoch, train
+from protosphere.training.objective import Objective
+
+AUGMENTATION = Augmentation(8, "padded", padding=1, flip=0.5)
+SETTINGS = Settings(Schedule(0.1, 3), batch=16, report_every=2)
+
+
+def _loss(features: torch.Tensor, head: torch.nn.Module, labels: torch.Tensor) -> torch.Tensor:
+    return nonl_loss(features, head.prototypes, labels, temperature=0.2)
+
+
+def _objective(seed: int = 0, channels: int = 3, classes: int = 5) -> Objective:
+    torch.manual_seed(seed)
+    encoder = backbone("small", in_channels=channels)
+    return Objective(encoder, CosineClassifier(encoder.num_features, classes), _loss)
+
+
+@pytest.fixture
+def data() -> ImageSet:
+    return synthetic(5, samples=70, resolution=8).train
+
+
+def _run(objective: Objective, data: ImageSet, settings: Settings = SETTINGS, **options) -> list:
+    return list(train(objective, data, AUGMENTATION, settings, **options))
+
+
+def test_it_learns_digits() -> None:
+    digits = load("digits")
+    mean, std = digits.train.channel_statistics()
+    augmentation = Augmentation(8, "padded", padding=1, mean=mean, std=std)
+    objective = _objective(channels=1, classes=10)
+    for _ in train(objective, digits.train, augmentation, Settings(Schedule(0.1, 6), batch=64)):
+        pass
+    objective.eval()
+    with torch.no_grad():
+        scores = objective.scores(augmentation.clean()(digits.test.images))
+    assert (scores.argmax(1) == digits.test.labels).double().mean() > 0.95
+
+
+def test_records_say_where_training_stands(data: ImageSet) -> None:
+    assert steps_per_epoch(data, SETTINGS) == 4
+    records = _run(_objective(), data)
+    assert [record.step for record in records] == [2, 4, 6, 8, 10, 12]
+    assert [record.at_epoch_end for record in records] == [False, True] * 3
+    assert records[-1].epoch == 3
+    assert [record.rate for record in records] == [SETTINGS.schedule.at_epoch(epoch) for epoch in (0, 0, 1, 1, 2, 2)]
+    assert all(record.images_per_second > 0 for record in records)
+    assert len(_run(_objective(), data, dataclasses.replace(SETTINGS, report_every=None))) == 3
+
+
+@pytest.mark.parametrize("change", [{}, {"optimizer": "adamw"}, {"clip": 0.1}, {"precision": "bfloat16"}], ids=str)
+@pytest.mark.parametrize("stop", [2, 4, 6])
+def test_resumed_is_uninterrupted(data: ImageSet, change: dict, stop: int, tmp_path: Path) -> None:
+    """Bit for bit, through a checkpoint on disk, from the middle and from the end of an epoch."""
+    settings = dataclasses.replace(SETTINGS, **change)
+    whole = _objective()
+    expected = [record.loss for record in _run(whole, data, settings)]
+    stopped = _objective()
+    losses = []
+    for record in train(stopped, data, AUGMENTATION, settings):
+        losses.append(record.loss)
+        if record.step == stop:
+            save_checkpoint(tmp_path, record.step, *record.checkpoint())
+            break
+    resumed = _objective(seed=1)
+    losses += [record.loss for record in _run(resumed, data, settings, resume=load_checkpoint(tmp_path))]
+    assert losses == expected
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_seeds(data: ImageSet) -> None:
+    one, again = (_run(_objective(), data)[-1].loss for _ in range(2))
+    other = _run(_objective(), data, dataclasses.replace(SETTINGS, seed=7))[-1].loss
+    assert one == again != other
+
+
+def test_a_set_smaller_than_a_batch(data: ImageSet) -> None:
+    records = _run(_objective(), data, Settings(Schedule(0.1, 2), batch=512))
+    assert [record.step for record in records] == [1, 2]
+
+
+@pytest.mark.bad_input
+def test_a_loss_that_is_no_number_stops_the_run(data: ImageSet) -> None:
+    objective = _objective()
+    objective.loss = lambda features, head, labels: _loss(features, head, labels) * torch.nan
+    with pytest.raises(TrainingError, match=r"must stay finite; by step 2, with a learning rate of 0.1, it was nan"):
+        _run(objective, data)
+    with pytest.raises(ValueError, match="an optimizer is 'sgd' or 'adamw'; got 'lion'"):
+        _run(objective, data, dataclasses.replace(SETTINGS, optimizer="lion"))
