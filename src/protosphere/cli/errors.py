@@ -5,6 +5,9 @@ from contextlib import contextmanager
 
 import typer
 
+# What is an argument in Python is an option here.
+_OPTIONS = {"classes='present'": "--classes present", "space='raw'": "--space raw"}
+
 
 @contextmanager
 def told() -> Iterator[None]:
@@ -14,9 +17,12 @@ def told() -> Iterator[None]:
 
     try:
         yield
-    except (ValueError, RuntimeError) as error:
-        if type(error) is RuntimeError:
+    except (ValueError, RuntimeError, MemoryError) as error:
+        # Of these, torch's own are no sentences for the user.
+        if isinstance(error, RuntimeError) and not type(error).__module__.startswith("protosphere."):
             raise
-        text = str(error).rstrip(".")
+        text = str(error).rstrip(".") or "there must be memory for this; there is too little"
+        for argument, option in _OPTIONS.items():
+            text = text.replace(argument, option)
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]Error:[/red] {escape(text)}.")
         raise typer.Exit(1) from None

@@ -47,8 +47,10 @@ def measure(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    errors = Console(stderr=True, highlight=False, soft_wrap=True)
-    try:
+    from protosphere.cli.errors import told
+
+    errors = Console(stderr=True)
+    with told():
         from protosphere.data import read_features
         from protosphere.metrics import examine
         from protosphere.metrics.verdicts import verdicts
@@ -80,12 +82,6 @@ def measure(
                 progress=lambda share: bar.update(task, completed=share),
             )
         _check_names(names, found)
-    except ValueError as error:
-        errors.print(f"[red]Error:[/red] {_plain(error)}.")
-        raise typer.Exit(1) from None
-    except MemoryError:
-        errors.print("[red]Error:[/red] there must be memory for a group of features; --memory takes less at a time.")
-        raise typer.Exit(1) from None
     dim, samples = found.statistics.dim, int(found.statistics.counts.sum())
     judged = verdicts(found.values, found.absent, len(found.classes), dim, sign=found.sign, samples=samples)
     if as_json:
@@ -94,17 +90,6 @@ def measure(
     console = Console(highlight=False)
     unused = content.bias is not None and head_bias is None
     _print(console, file, found, judged, space, names, unused)
-
-
-def _plain(error: ValueError) -> str:
-    from rich.markup import escape
-
-    # What is an argument in Python is an option here.
-    options = {"classes='present'": "--classes present", "space='raw'": "--space raw"}
-    text = str(error).rstrip(".")
-    for argument, option in options.items():
-        text = text.replace(argument, option)
-    return escape(text)
 
 
 def _one_of(option: str, value: str, *choices: str) -> Any:

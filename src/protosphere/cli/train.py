@@ -1,7 +1,7 @@
 """``protosphere train``: run a recipe, see how it goes, stop and resume at will."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -49,7 +49,7 @@ def train(
             transient=True,
             disable=not Console(stderr=True).is_terminal,
         )
-        start = "resume" if resume else "fresh"
+        start: Literal["fresh", "resume"] = "resume" if resume else "fresh"
         with bar:
             task = bar.add_task("train", total=total, loss=float("nan"), speed=0.0)
             for event in execute(recipe, RunFolder(out), source, device=chosen, start=start, report_every=50):

@@ -27,16 +27,7 @@ def build_source(recipe: schema.Recipe, *, download: bool = False) -> Source:
 def build_augmentation(recipe: schema.Recipe, data: ImageSet) -> Augmentation:
     """What is done to the images; they are normalised by the statistics of the training part."""
     mean, std = data.channel_statistics()
-    views = recipe.views
-    return Augmentation(
-        size=views.size,
-        crop=views.crop,
-        scale=views.scale,
-        padding=views.padding,
-        flip=views.flip,
-        mean=mean,
-        std=std,
-    )
+    return Augmentation(**recipe.views.model_dump(), mean=mean, std=std)
 
 
 def build_objective(recipe: schema.Recipe, *, num_classes: int, in_channels: int) -> Objective:

@@ -5,14 +5,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from protosphere.data.pipeline import Augmentation
 from protosphere.data.sources import ImageSet, Source
-from protosphere.metrics import measure
+from protosphere.geometry import normalise
+from protosphere.metrics import examine
 from protosphere.recipes import build
 from protosphere.recipes.schema import Recipe
 from protosphere.runs import RunFolder, RunFolderError
@@ -36,7 +37,7 @@ def execute(
     source: Source,
     *,
     device: torch.device | str = "cpu",
-    start: str = "fresh",
+    start: Literal["fresh", "resume"] = "fresh",
     report_every: int | None = None,
 ) -> Iterator[Event]:
     """Run a recipe. A generator: it works while it is asked for events, and asking to the end is the run.
@@ -137,15 +138,14 @@ def evaluate(objective: Objective, data: ImageSet, test: ImageSet, clean: Augmen
     test_features, test_scores = _outputs(objective, test, clean)
     objective.train(mode)
     prototypes = objective.head.prototypes
-    found = measure(features, data.labels, prototypes if isinstance(prototypes, Tensor) else None)
-    unit, test_unit = (torch.nn.functional.normalize(part.float()) for part in (features, test_features))
-    means = torch.stack([unit[data.labels == index].mean(0) for index in range(data.num_classes)])
-    nearest = torch.cdist(test_unit, means).argmin(1)
+    found = examine(features, data.labels, prototypes if isinstance(prototypes, Tensor) else None)
+    unit = normalise(test_features)
+    nearest = torch.cdist(unit, found.statistics.means.to(unit)).argmin(1)
     return {
         "train_accuracy": _accuracy(scores.argmax(1), data.labels),
         "test_accuracy": _accuracy(test_scores.argmax(1), test.labels),
         "nearest_mean_accuracy": _accuracy(nearest, test.labels),
-        **found,
+        **found.values,
     }
 
 
