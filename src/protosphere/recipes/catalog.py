@@ -11,7 +11,7 @@ _CIFAR_TEMPERATURE = 0.1
 
 
 def _digits(loss: LossKind) -> Recipe:
-    """Handwritten digits on a CPU in seconds: 96 to 99 % on the test images."""
+    """Handwritten digits on a CPU in seconds: 95 (etf-dr) to 99 % (nonl, ce, normface) on the test images."""
     return Recipe(
         name=f"digits-{loss}",
         data=Data(source="digits"),
@@ -34,13 +34,15 @@ def _cifar(classes: int) -> Callable[[LossKind], Recipe]:
 
     recipe.__doc__ = (
         f"CIFAR-{classes} as in the paper: ResNet-18, 1000 epochs, batch 512, SGD 0.2 by cosine. "
-        f"The paper's tables have {'95' if classes == 10 else '71 to 75'} % and thereabouts."
+        f"The paper's table has {'94.4 to 94.9' if classes == 10 else '72.1 to 73.6'} %; not measured here yet."
     )
     return recipe
 
 
 def _cifar100_strong(loss: LossKind) -> Recipe:
-    """CIFAR-100 with what plain cross-entropy likes: 200 epochs, weight decay 5e-4, padded crops; ce: 75.6 %."""
+    """CIFAR-100 with what plain cross-entropy likes: 200 epochs, weight decay 5e-4, padded crops; ce is known for about
+    75.6 %; not measured here yet.
+    """
     return Recipe(
         name=f"cifar100-strong-{loss}",
         data=Data(source="cifar100"),
