@@ -11,7 +11,19 @@ from types import ModuleType
 
 __version__ = "0.1.0"
 
-_ROOMS = ("classifiers", "data", "encoders", "geometry", "kernels", "losses", "metrics", "recipes", "runs", "training")
+_ROOMS = (
+    "classifiers",
+    "data",
+    "encoders",
+    "evaluation",
+    "geometry",
+    "kernels",
+    "losses",
+    "metrics",
+    "recipes",
+    "runs",
+    "training",
+)
 
 __all__ = ["__version__", *_ROOMS]  # noqa: PLE0604
 

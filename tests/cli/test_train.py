@@ -18,7 +18,7 @@ from protosphere.runs import RunFolder
 from protosphere.runs.checkpoints import load_checkpoint
 
 runner = CliRunner()
-SHORT = ["--set", "optimisation.epochs=4", "--set", "evaluate_every=1", "--device", "cpu"]
+SHORT = ["--set", "optimisation.epochs=4", "--set", "evaluate_every=1", "--set", "save_every=1", "--device", "cpu"]
 
 
 def test_a_run_leaves_what_it_should(tmp_path: Path) -> None:

@@ -15,16 +15,18 @@ def test_every_recipe_builds_round_trips_and_runs(name: str) -> None:
     assert recipe.name == name
     assert from_yaml(recipe.to_yaml()) == recipe
     assert len(catalog.expectation(name)) > 20
-    shrunk = with_settings(recipe, ["optimisation.epochs=1", "optimisation.batch=8", "encoder.backbone=small"])
+    small = ["optimisation.warmup_epochs=0", "optimisation.epochs=1", "optimisation.batch=8", "encoder.backbone=small"]
+    shrunk = with_settings(recipe, small)
     shrunk = with_settings(shrunk, ["encoder.stem=imagenet", "views.size=8"])
-    data = synthetic(5, samples=20, resolution=8).train
+    source = synthetic(5, samples=20, resolution=8)
     objective = build.build_objective(shrunk, num_classes=5, in_channels=3)
-    augmentation = build.build_augmentation(shrunk, data)
+    feed, _ = build.build_feeds(shrunk, source, "cpu")
     before = {key: value.clone() for key, value in objective.state_dict().items()}
-    records = list(train(objective, data, augmentation, build.build_settings(shrunk)))
+    records = list(train(objective, feed, build.build_settings(shrunk)))
     assert records[-1].step == 2
     assert any(not torch.equal(before[key], value) for key, value in objective.state_dict().items())
-    assert objective.scores(augmentation(data.images)).shape == (20, 5)
+    images, _ = next(feed.in_order(20))
+    assert objective.scores(images).shape == (20, 5)
 
 
 def test_the_papers_settings() -> None:
@@ -71,7 +73,7 @@ def test_a_validation_part_takes_the_place_of_the_test() -> None:
         (["seed=[1"], "the value of seed must be YAML; got '[1'"),
         (["optimisation.warmup_epochs=99"], "optimisation.warmup_epochs must be fewer than optimisation.epochs"),
         (["loss.label_smoothing=0.1"], "loss.label_smoothing is for the loss ce alone"),
-        (["data.source=arrays"], "data.path must name the file of arrays"),
+        (["data.source=arrays"], "data.path must say where the arrays are"),
     ],
 )
 def test_settings_that_make_no_sense(settings: list[str], message: str) -> None:

@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from protosphere.classifiers import CosineClassifier
+from protosphere.data.feeds import MemoryFeed, whole_batches
 from protosphere.data.pipeline import Augmentation
 from protosphere.data.sources import ImageSet, load, synthetic
 from protosphere.encoders import backbone
 from protosphere.losses import nonl_loss
 from protosphere.runs.checkpoints import load_checkpoint, save_checkpoint
-from protosphere.training import Schedule
-from protosphere.training.loop import Settings, TrainingError, steps_per_epoch, train
-from protosphere.training.objective import Objective
+from protosphere.training import Objective, Schedule, Settings, TrainingError, train
 
 AUGMENTATION = Augmentation(8, "padded", padding=1, flip=0.5)
 SETTINGS = Settings(Schedule(0.1, 3), batch=16, report_every=2)
@@ -36,7 +35,7 @@ def data() -> ImageSet:
 
 
 def _run(objective: Objective, data: ImageSet, settings: Settings = SETTINGS, **options) -> list:
-    return list(train(objective, data, AUGMENTATION, settings, **options))
+    return list(train(objective, MemoryFeed(data, AUGMENTATION), settings, **options))
 
 
 def test_it_learns_digits() -> None:
@@ -44,7 +43,7 @@ def test_it_learns_digits() -> None:
     mean, std = digits.train.channel_statistics()
     augmentation = Augmentation(8, "padded", padding=1, mean=mean, std=std)
     objective = _objective(channels=1, classes=10)
-    for _ in train(objective, digits.train, augmentation, Settings(Schedule(0.1, 6), batch=64)):
+    for _ in train(objective, MemoryFeed(digits.train, augmentation), Settings(Schedule(0.1, 6), batch=64)):
         pass
     objective.eval()
     with torch.no_grad():
@@ -53,7 +52,7 @@ def test_it_learns_digits() -> None:
 
 
 def test_records_say_where_training_stands(data: ImageSet) -> None:
-    assert steps_per_epoch(data, SETTINGS) == 4
+    assert whole_batches(len(data), SETTINGS.batch) == 4
     records = _run(_objective(), data)
     assert [record.step for record in records] == [2, 4, 6, 8, 10, 12]
     assert [record.at_epoch_end for record in records] == [False, True] * 3
@@ -63,20 +62,26 @@ def test_records_say_where_training_stands(data: ImageSet) -> None:
     assert len(_run(_objective(), data, dataclasses.replace(SETTINGS, report_every=None))) == 3
 
 
-@pytest.mark.parametrize("change", [{}, {"optimizer": "adamw"}, {"clip": 0.1}, {"precision": "bfloat16"}], ids=str)
-@pytest.mark.parametrize("stop", [2, 4, 6])
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"optimizer": "adamw"}, {"clip": 0.1, "average": 0.9}, {"precision": "bfloat16", "accumulate": 2}],
+    ids=str,
+)
+@pytest.mark.parametrize("stop", [3, 4, 6])
 def test_resumed_is_uninterrupted(data: ImageSet, change: dict, stop: int, tmp_path: Path) -> None:
     """Bit for bit, through a checkpoint on disk, from the middle and from the end of an epoch."""
     settings = dataclasses.replace(SETTINGS, **change)
     whole = _objective()
     expected = [record.loss for record in _run(whole, data, settings)]
     stopped = _objective()
-    losses = []
-    for record in train(stopped, data, AUGMENTATION, settings):
-        losses.append(record.loss)
-        if record.step == stop:
+    losses, asked = [], [False] * (stop - 1) + [True]
+    for record in train(stopped, MemoryFeed(data, AUGMENTATION), settings, stop=lambda: asked.pop(0)):
+        assert record.stopping == (record.step == stop)
+        if record.step % 2 == 0:
+            losses.append(record.loss)
+        if record.stopping:
             save_checkpoint(tmp_path, record.step, *record.checkpoint())
-            break
+    assert not asked
     resumed = _objective(seed=1)
     losses += [record.loss for record in _run(resumed, data, settings, resume=load_checkpoint(tmp_path))]
     assert losses == expected
@@ -99,7 +104,7 @@ def test_a_set_smaller_than_a_batch(data: ImageSet) -> None:
 def test_a_loss_that_is_no_number_stops_the_run(data: ImageSet) -> None:
     objective = _objective()
     objective.loss = lambda features, head, labels: _loss(features, head, labels) * torch.nan
-    with pytest.raises(TrainingError, match=r"must stay finite; by step 2, with a learning rate of 0.1, it was nan"):
+    with pytest.raises(TrainingError, match=r"must stay finite; at step 1, with a learning rate of 0.1, it was nan"):
         _run(objective, data)
     with pytest.raises(ValueError, match="an optimizer is 'sgd' or 'adamw'; got 'lion'"):
         _run(objective, data, dataclasses.replace(SETTINGS, optimizer="lion"))

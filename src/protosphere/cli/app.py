@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from protosphere import __version__
+from protosphere.cli.demo import demo
 from protosphere.cli.doctor import doctor
+from protosphere.cli.evaluate import evaluate
 from protosphere.cli.measure import measure
 from protosphere.cli.recipes import recipes
 from protosphere.cli.train import train
@@ -18,7 +20,9 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
+app.command()(demo)
 app.command()(doctor)
+app.command()(evaluate)
 app.command()(measure)
 app.command()(recipes)
 app.command()(train)

@@ -29,7 +29,9 @@ def doctor() -> None:
         versions = {package: _version(package) for package in packages}
         if None in versions.values():
             incomplete.append(part)
-        listing = ", ".join(f"{package} {version or '[red]missing[/red]'}" for package, version in versions.items())
+        listing = ", ".join(
+            f"{package}\N{NO-BREAK SPACE}{version or '[red]missing[/red]'}" for package, version in versions.items()
+        )
         table.add_row(part, listing, "[red]incomplete[/red]" if part in incomplete else "[green]ready[/green]")
     console.print(table)
     for part in incomplete:

@@ -1,4 +1,4 @@
-"""``protosphere measure``: how near a file of features is to neural collapse."""
+"""``protosphere measure``: how near a file of features, or a run, is to neural collapse."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,9 @@ _COLOURS = {"yes": "green", "nearly": "green", "partly": "yellow", "no": "red", 
 
 
 def measure(
-    file: Annotated[Path, typer.Argument(help="An .npz, .safetensors or .pt file with features and labels.")],
+    file: Annotated[
+        Path, typer.Argument(help="An .npz, .safetensors or .pt file with features and labels; or a run folder.")
+    ],
     features: Annotated[str, typer.Option(help="The key of the features, (samples, dim).")] = "features",
     labels: Annotated[str, typer.Option(help="The key of the labels, (samples,).")] = "labels",
     prototypes: Annotated[
@@ -41,34 +43,32 @@ def measure(
     ] = "all",
     device: Annotated[str, typer.Option(help="Where to calculate: 'cpu', 'cuda'.")] = "cpu",
     memory: Annotated[float, typer.Option(help="GiB of features to take from disk at a time.")] = 0.5,
+    part: Annotated[str, typer.Option(help="Of a run: measure 'train' or 'test' images.")] = "train",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Of a run: where data are, e.g. data.root=PATH; may be repeated.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Measure how near features are to neural collapse, whatever model they come from."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from protosphere.cli.errors import told
+    from protosphere.cli.waiting import bar_of
 
-    errors = Console(stderr=True)
     with told():
+        from protosphere.cli.devices import device_named
         from protosphere.data import read_features
         from protosphere.metrics import examine
         from protosphere.metrics.verdicts import verdicts
 
-        content = read_features(file, features=features, labels=labels, prototypes=prototypes, bias=bias)
+        where = device_named(device)
+        if file.is_dir():
+            content = _of_run(file, _one_of("--part", part, "train", "test"), settings or [], where)
+        else:
+            content = read_features(file, features=features, labels=labels, prototypes=prototypes, bias=bias)
         names = _class_names(class_names, content)
         head_bias = content.bias if space == "raw" else None
-        bar = Progress(
-            TextColumn("measuring"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TimeRemainingColumn(),
-            console=errors,
-            transient=True,
-            disable=not errors.is_terminal,
-        )
-        with bar:
-            task = bar.add_task("measure", total=1.0)
+        with bar_of("measuring") as progress:
             found = examine(
                 content.features,
                 content.labels,
@@ -77,9 +77,9 @@ def measure(
                 space=_one_of("--space", space, "sphere", "raw"),
                 metrics=metrics or "all",
                 classes=_one_of("--classes", classes, "all", "present"),
-                device=_device(device),
+                device=where,
                 memory_budget=_bytes(memory),
-                progress=lambda share: bar.update(task, completed=share),
+                progress=progress,
             )
         _check_names(names, found)
     dim, samples = found.statistics.dim, int(found.statistics.counts.sum())
@@ -109,14 +109,25 @@ def _check_names(names: list[str] | None, found: "Measurement") -> None:
         raise ValueError(f"class names must be one a class, {max(found.classes) + 1}; got {len(names)}")
 
 
-def _device(name: str) -> str:
-    import torch
+def _of_run(run: Path, part: str, settings: list[str], device: str) -> "FeatureFile":
+    """The features of a run's images, and its head."""
+    from protosphere.cli.waiting import bar_of
+    from protosphere.data import FeatureFile
+    from protosphere.evaluation import outputs
+    from protosphere.recipes.trained import load_run
 
-    try:
-        torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise ValueError(f"--device must be one that computes here, such as cpu; {name} does not") from None
-    return name
+    taken = load_run(run, settings=settings, device=device)
+    with bar_of("computing features") as progress:
+        found = outputs(taken.objective, taken.train if part == "train" else taken.test, progress=progress)
+    head = taken.objective.head
+    bias = getattr(head, "bias", None)
+    return FeatureFile(
+        found.features,
+        found.labels,
+        head.prototypes.detach(),  # type: ignore[operator]
+        None if bias is None else bias.detach(),
+        taken.source.train.class_names,
+    )
 
 
 def _class_names(path: Path | None, content: "FeatureFile") -> list[str] | None:

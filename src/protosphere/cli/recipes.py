@@ -1,23 +1,31 @@
-"""``protosphere recipes``: the catalogue, or one recipe as YAML."""
+"""``protosphere recipes``: the catalogue, one recipe as YAML, or the schema of them all."""
 
+import json
 from typing import Annotated
 
 import typer
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Print this recipe as YAML.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Print this recipe as YAML; a YAML file is checked.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="dotted.path=value; may be repeated.")] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of recipes, for editors.")] = False,
 ) -> None:
-    """List the recipes, or print one."""
+    """List the recipes, print one, or print their JSON schema."""
     from protosphere.cli.errors import told
+    from protosphere.cli.train import recipe_named
     from protosphere.recipes import catalog
-    from protosphere.recipes.schema import with_settings
+    from protosphere.recipes.schema import Recipe
 
+    if schema:
+        typer.echo(json.dumps(Recipe.model_json_schema(), indent=1))
+        return
     with told():
         if name is not None:
-            typer.echo(with_settings(catalog.recipe(name), settings or []).to_yaml(), nl=False)
+            typer.echo(recipe_named(name, settings or []).to_yaml(), nl=False)
             return
     for family in catalog.FAMILIES:
         variants = ", ".join(f"{family}-{loss}" for loss in catalog.LOSSES)
-        typer.echo(f"{variants}\n    {catalog.expectation(f'{family}-x')}")
+        typer.echo(f"{variants}\n    {catalog.expectation(family)}")
+    for single in catalog.SINGLE:
+        typer.echo(f"{single}\n    {catalog.expectation(single)}")

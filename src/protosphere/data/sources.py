@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,6 +13,42 @@ from torch import Tensor
 
 class DataError(ValueError):
     """Data are missing or make no sense; the sentence says which and why."""
+
+
+SomePart = TypeVar("SomePart", bound="Part")
+
+
+@runtime_checkable
+class Part(Protocol):
+    """One part of a data set, wherever its images are."""
+
+    @property
+    def labels(self) -> Tensor:
+        """The class of each image, from 0."""
+        ...
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One a class."""
+        ...
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are, in this part or in another one of the same source."""
+        ...
+
+    @property
+    def channels(self) -> int:
+        """Of each image."""
+        ...
+
+    def __len__(self) -> int:
+        """How many images there are."""
+        ...
+
+    def chosen(self: SomePart, index: Tensor) -> SomePart:
+        """Some of the images, in this order."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -36,6 +72,11 @@ class ImageSet:
     def num_classes(self) -> int:
         """How many classes there are, in this part or in another one of the same source."""
         return len(self.class_names)
+
+    @property
+    def channels(self) -> int:
+        """Of each image."""
+        return self.images.shape[1]
 
     def chosen(self, index: Integer[Tensor, "chosen"]) -> "ImageSet":
         """Some of the images, in this order."""
@@ -66,8 +107,8 @@ class Source:
     """The two parts of a data set."""
 
     name: str
-    train: ImageSet
-    test: ImageSet
+    train: Part
+    test: Part
 
 
 TORCHVISION = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100"}
@@ -109,21 +150,21 @@ def synthetic(num_classes: int, *, samples: int, resolution: int, channels: int 
             f"synthetic data need two classes and a sample of each; got {num_classes} classes and {samples} samples"
         )
     generator = torch.Generator().manual_seed(seed)
-    centres = torch.randint(64, 192, (num_classes, channels, resolution, resolution), generator=generator)
+    shape = (channels, resolution, resolution)
+    centres = torch.randint(16, 144, (num_classes, *shape), generator=generator, dtype=torch.uint8)
     names = tuple(f"class {index}" for index in range(num_classes))
 
     def part() -> ImageSet:
         labels = torch.arange(samples) % num_classes
-        images = torch.empty(samples, channels, resolution, resolution, dtype=torch.uint8)
+        images = torch.randint(0, 97, (samples, *shape), generator=generator, dtype=torch.uint8)
         for own in torch.arange(samples).split(4096):
-            noise = torch.randint(-48, 49, (len(own), *images.shape[1:]), generator=generator)
-            images[own] = (centres[labels[own]] + noise).to(torch.uint8)
+            images[own] += centres[labels[own]]
         return ImageSet(images, labels, names)
 
     return Source("synthetic", part(), part())
 
 
-def hold_out(part: ImageSet, share: float, *, seed: int = 0) -> tuple[ImageSet, ImageSet]:
+def hold_out(part: SomePart, share: float, *, seed: int = 0) -> tuple[SomePart, SomePart]:
     """Split a set in two, the same share of each class, the same way each time.
 
     Args:

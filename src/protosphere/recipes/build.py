@@ -1,11 +1,16 @@
 """Where names meet classes, and nowhere else: a recipe's parts as objects."""
 
+from pathlib import Path
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protosphere.classifiers import CosineClassifier, FixedFrameClassifier, LinearClassifier
+from protosphere.data.feeds import Feed, MemoryFeed
+from protosphere.data.folders import IMAGENET_MEAN, IMAGENET_STD, FileFeed, ImageFiles, load_folder
 from protosphere.data.pipeline import Augmentation
-from protosphere.data.sources import ImageSet, Source, hold_out, load
+from protosphere.data.sources import DataError, ImageSet, Part, Source, hold_out, load, synthetic
 from protosphere.encoders import backbone, neck
 from protosphere.losses import dot_regression_loss, nonl_loss, normface_loss, ntce_loss
 from protosphere.recipes import schema
@@ -16,18 +21,55 @@ _CONTRASTS = {"normface": normface_loss, "ntce": ntce_loss, "nonl": nonl_loss}
 
 
 def build_source(recipe: schema.Recipe, *, download: bool = False) -> Source:
-    """The data, with the validation part in the test's place where the recipe holds one out."""
-    source = load(recipe.data.source, root=recipe.data.root, path=recipe.data.path, download=download)
+    """The data, with the validation part in the test's place where the recipe holds one out.
+
+    Raises:
+        DataError: they are not there, make no sense, or have a class without training images.
+    """
+    source = _source(recipe.data, recipe.seed, download=download)
+    counts = torch.bincount(source.train.labels, minlength=source.train.num_classes)
+    if not bool(counts.all()):
+        names = [source.train.class_names[index] for index in torch.nonzero(counts == 0).flatten().tolist()]
+        raise DataError(f"every class must have training images; {names[0]} has none ({len(names)} such classes)")
     if not recipe.data.validation_share:
         return source
     train, held = hold_out(source.train, recipe.data.validation_share, seed=recipe.seed)
     return Source(source.name, train, held)
 
 
-def build_augmentation(recipe: schema.Recipe, data: ImageSet) -> Augmentation:
-    """What is done to the images; they are normalised by the statistics of the training part."""
-    mean, std = data.channel_statistics()
-    return Augmentation(**recipe.views.model_dump(), mean=mean, std=std)
+def _source(data: schema.Data, seed: int, *, download: bool) -> Source:
+    if data.source == "synthetic":
+        return synthetic(data.num_classes, samples=data.samples, resolution=data.resolution, seed=seed)
+    if data.source == "folder":
+        assert data.path is not None  # The schema has seen to it.
+        return Source(Path(data.path).name, *load_folder(data.path, classes=data.classes))
+    return load(data.source, root=data.root, path=data.path, download=download)
+
+
+def build_feeds(recipe: schema.Recipe, source: Source, device: torch.device | str) -> tuple[Feed, Feed]:
+    """The training and the test images, on their way to a device.
+
+    They are normalised by the statistics of the training part, folders by those of ImageNet.
+    """
+    train, test = source.train, source.test
+    mean, std = train.channel_statistics() if isinstance(train, ImageSet) else (IMAGENET_MEAN, IMAGENET_STD)
+    augmentation = Augmentation(
+        **recipe.views.model_dump(), blur_kernel=_blur_kernel(recipe.views.size), mean=mean, std=std
+    )
+    first, second = (_feed(part, augmentation, device, recipe.data.workers) for part in (train, test))
+    return first, second
+
+
+def _feed(part: Part, augmentation: Augmentation, device: torch.device | str, workers: int) -> Feed:
+    if isinstance(part, ImageSet):
+        return MemoryFeed(part.to(device), augmentation)
+    assert isinstance(part, ImageFiles)
+    return FileFeed(part, augmentation, device=torch.device(device), workers=workers)
+
+
+def _blur_kernel(size: int) -> int:
+    """A tenth of the image's side, odd, as contrastive training has it."""
+    return max(3, size // 10 // 2 * 2 + 1)
 
 
 def build_objective(recipe: schema.Recipe, *, num_classes: int, in_channels: int) -> Objective:
@@ -42,20 +84,35 @@ def build_objective(recipe: schema.Recipe, *, num_classes: int, in_channels: int
     return Objective(encoder, _head(recipe.loss, dim, num_classes), _loss(recipe.loss))
 
 
-def build_settings(recipe: schema.Recipe, *, report_every: int | None = None) -> Settings:
-    """How to train."""
+def build_settings(
+    recipe: schema.Recipe, *, device: torch.device | str = "cpu", report_every: int | None = None
+) -> Settings:
+    """How to train on a device."""
     how = recipe.optimisation
     schedule = Schedule(
-        how.rate, how.epochs, how.schedule, final_share=how.final_share, warmup_epochs=how.warmup_epochs
+        how.rate,
+        how.epochs,
+        how.schedule,
+        final_share=how.final_share,
+        milestones=how.milestones,
+        gamma=how.gamma,
+        warmup_epochs=how.warmup_epochs,
+        warmup_rate=how.warmup_rate,
     )
+    execution = how.execution
+    if execution == "auto":
+        execution = "compiled" if torch.device(device).type == "cuda" else "eager"
     return Settings(
         schedule,
         batch=how.batch,
+        accumulate=how.accumulate,
         optimizer=how.optimizer,
         momentum=how.momentum,
         weight_decay=how.weight_decay,
         clip=how.clip,
+        average=how.average,
         precision=how.precision,
+        execution=execution,
         seed=recipe.seed,
         report_every=report_every,
     )

@@ -1,26 +1,27 @@
 """Run a recipe in a run folder: train, evaluate, measure, log, save; resume where an earlier process has stopped."""
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
-from protosphere.data.pipeline import Augmentation
-from protosphere.data.sources import ImageSet, Source
-from protosphere.geometry import normalise
-from protosphere.metrics import examine
+from protosphere.data.feeds import Feed
+from protosphere.data.sources import Source
+from protosphere.evaluation import assess
 from protosphere.recipes import build
-from protosphere.recipes.schema import Recipe
+from protosphere.recipes.schema import Recipe, RecipeError, difference, from_yaml
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import load_checkpoint, save_checkpoint
+from protosphere.runs.folder import write_atomically
 from protosphere.training import Objective, Progress, TrainingError, train
 
-_BATCH = 1024
+GEOMETRY = "geometry.safetensors"
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ def execute(
     device: torch.device | str = "cpu",
     start: Literal["fresh", "resume"] = "fresh",
     report_every: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Event]:
     """Run a recipe. A generator: it works while it is asked for events, and asking to the end is the run.
 
@@ -49,36 +51,38 @@ def execute(
         device: where to compute.
         start: ``"fresh"`` refuses a folder that has checkpoints; ``"resume"`` goes on from the last one, if any.
         report_every: steps between events, besides one at the end of each epoch.
+        stop: asked after each step; when it says so, a checkpoint is saved and the run ends early.
 
     Raises:
         RunFolderError: the folder is in use, of another recipe, or damaged.
         TrainingError: the loss is no longer a number; the sentence names the last checkpoint.
     """
     with folder.locked():
-        folder.begin(recipe.to_yaml())
+        folder.begin(recipe.to_yaml(), differs=_difference)
         checkpoint = load_checkpoint(folder.checkpoints)
         if checkpoint is not None and start == "fresh":
             raise RunFolderError(f"{folder.path} must be resumed (--resume) or be another folder; it has a run already")
-        torch.manual_seed(recipe.seed)
-        objective = build.build_objective(
-            recipe, num_classes=source.train.num_classes, in_channels=source.train.images.shape[1]
-        ).to(device)
-        augmentation = build.build_augmentation(recipe, source.train)
-        data, test = source.train.to(device), source.test.to(device)
+        objective = fresh_objective(recipe, source, device)
+        feeds = build.build_feeds(recipe, source, device)
         folder.write_json("machine.json", machine(device))
         folder.write_json("classes.json", list(source.train.class_names))
         folder.forget_after(0 if checkpoint is None else checkpoint.step)
-        settings = build.build_settings(recipe, report_every=report_every)
+        settings = build.build_settings(recipe, device=device, report_every=report_every)
         try:
-            for progress in train(objective, data, augmentation, settings, resume=checkpoint):
-                numbers = None
-                if progress.at_epoch_end:
-                    numbers = _end_of_epoch(recipe, folder, progress, objective, data, test, augmentation.clean())
+            for progress in train(objective, feeds[0], settings, resume=checkpoint, stop=stop):
+                numbers = _record(recipe, folder, progress, objective, *feeds)
                 yield Event(progress, numbers)
         except TrainingError as error:
             last = load_checkpoint(folder.checkpoints)
             saved = "there is no checkpoint" if last is None else f"the last checkpoint is of step {last.step}"
             raise TrainingError(f"{error}; {saved}") from None
+
+
+def fresh_objective(recipe: Recipe, source: Source, device: torch.device | str) -> Objective:
+    """The objective as it is before the first step."""
+    torch.manual_seed(recipe.seed)
+    part = source.train
+    return build.build_objective(recipe, num_classes=part.num_classes, in_channels=part.channels).to(device)
 
 
 def machine(device: torch.device | str) -> dict[str, Any]:
@@ -92,6 +96,17 @@ def machine(device: torch.device | str) -> dict[str, Any]:
     }
 
 
+def latest(folder: Path) -> dict[str, Any] | None:
+    """The last evaluation of a run, if it has one."""
+    records = [record for record in RunFolder(folder).records() if record.get("kind") == "evaluation"]
+    return records[-1] if records else None
+
+
+def write_geometry(folder: RunFolder, geometry: dict[str, Tensor]) -> None:
+    """Keep what a report draws; it is read without torch (``safetensors.numpy``)."""
+    write_atomically(folder.path / GEOMETRY, save(geometry))
+
+
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -99,66 +114,36 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _end_of_epoch(
-    recipe: Recipe,
-    folder: RunFolder,
-    progress: Progress,
-    objective: Objective,
-    data: ImageSet,
-    test: ImageSet,
-    clean: Augmentation,
+def _memory(device: torch.device) -> dict[str, float]:
+    """What the run has taken of a GPU at most, with what the allocator keeps: so much must be free."""
+    if device.type != "cuda":
+        return {}
+    return {"gpu_gib": round(torch.cuda.max_memory_reserved(device) / 2**30, 2)}
+
+
+def _difference(there: str, here: str) -> str | None:
+    try:
+        return difference(from_yaml(there), from_yaml(here))
+    except RecipeError as error:
+        return str(error)
+
+
+def _record(
+    recipe: Recipe, folder: RunFolder, progress: Progress, objective: Objective, data: Feed, test: Feed
 ) -> dict[str, float] | None:
     """Log, evaluate where it is time, save. The checkpoint comes last: what it stands for is on the disk then."""
-    epoch = round(progress.epoch)
-    final = epoch == recipe.optimisation.epochs
-    record = {"kind": "train", "step": progress.step, "epoch": epoch, "loss": progress.loss, "rate": progress.rate}
-    folder.log(record | {"images_per_second": round(progress.images_per_second, 1)})
+    epoch, total = round(progress.epoch), recipe.optimisation.epochs
     numbers = None
-    if final or epoch % recipe.evaluate_every == 0:
-        numbers = evaluate(objective, data, test, clean)
-        folder.log({"kind": "evaluation", "step": progress.step, "epoch": epoch} | numbers)
-    if numbers is not None or final:
+    if progress.at_epoch_end:
+        record = {"kind": "train", "step": progress.step, "epoch": epoch, "loss": progress.loss, "rate": progress.rate}
+        folder.log(record | {"images_per_second": round(progress.images_per_second, 1)} | _memory(data.device))
+        if epoch == total or epoch % recipe.evaluate_every == 0:
+            with progress.averaged():
+                found = assess(objective, data, test, metrics=recipe.metrics)
+            numbers = found.numbers
+            write_geometry(folder, found.geometry)
+            folder.log({"kind": "evaluation", "step": progress.step, "epoch": epoch} | numbers)
+    due = progress.at_epoch_end and (epoch == total or epoch % recipe.save_every == 0)
+    if due or progress.stopping:
         save_checkpoint(folder.checkpoints, progress.step, *progress.checkpoint())
     return numbers
-
-
-@torch.no_grad()
-def evaluate(objective: Objective, data: ImageSet, test: ImageSet, clean: Augmentation) -> dict[str, float]:
-    """Accuracy on both parts, that of the nearest class mean, and the collapse metrics of the training part.
-
-    Args:
-        objective: trained; it is left in the mode it was in.
-        data: the training images.
-        test: the test images.
-        clean: how images are prepared.
-    """
-    mode = objective.training
-    objective.eval()
-    features, scores = _outputs(objective, data, clean)
-    test_features, test_scores = _outputs(objective, test, clean)
-    objective.train(mode)
-    prototypes = objective.head.prototypes
-    found = examine(features, data.labels, prototypes if isinstance(prototypes, Tensor) else None)
-    unit = normalise(test_features)
-    nearest = torch.cdist(unit, found.statistics.means.to(unit)).argmin(1)
-    return {
-        "train_accuracy": _accuracy(scores.argmax(1), data.labels),
-        "test_accuracy": _accuracy(test_scores.argmax(1), test.labels),
-        "nearest_mean_accuracy": _accuracy(nearest, test.labels),
-        **found.values,
-    }
-
-
-def _outputs(objective: Objective, data: ImageSet, clean: Augmentation) -> tuple[Tensor, Tensor]:
-    features = torch.cat([objective.encoder(clean(images)) for images in data.images.split(_BATCH)])
-    return features, objective.head(features)
-
-
-def _accuracy(decided: Tensor, labels: Tensor) -> float:
-    return float((decided == labels).double().mean())
-
-
-def latest(folder: Path) -> dict[str, Any] | None:
-    """The last evaluation of a run, if it has one."""
-    records = [record for record in RunFolder(folder).records() if record.get("kind") == "evaluation"]
-    return records[-1] if records else None

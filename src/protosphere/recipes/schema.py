@@ -19,10 +19,15 @@ class _Part(BaseModel):
 class Data(_Part):
     """Where images come from."""
 
-    source: Literal["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "arrays"]
-    root: str = "data"
-    path: str | None = None
-    validation_share: float = Field(0.0, ge=0, lt=1)
+    source: Literal["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "arrays", "folder", "synthetic"]
+    root: str = Field("data", description="The folder of downloaded sets.")
+    path: str | None = Field(None, description="Of arrays: the .npz file. Of folder: the folder with train and val.")
+    classes: str | None = Field(None, description="Of folder: a text file with the names of the classes to take.")
+    workers: int = Field(8, ge=0, description="Of folder: processes that read images.")
+    validation_share: float = Field(0.0, ge=0, lt=1, description="Held out of the training part, in the test's place.")
+    num_classes: int = Field(10, ge=2, description="Of synthetic.")
+    samples: int = Field(1000, ge=2, description="Of synthetic, in each part.")
+    resolution: int = Field(32, ge=1, description="Of synthetic, in pixels.")
 
 
 class Encoder(_Part):
@@ -49,15 +54,21 @@ class Optimisation(_Part):
 
     epochs: int = Field(1000, ge=1)
     batch: int = Field(512, ge=1)
+    accumulate: int = Field(1, ge=1, description="Pieces of a batch whose gradients are added before a step.")
     optimizer: Literal["sgd", "adamw"] = "sgd"
     rate: float = Field(0.2, gt=0)
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(1e-4, ge=0)
     schedule: Literal["cosine", "steps", "constant"] = "cosine"
-    final_share: float = Field(1e-3, ge=0, le=1)
+    final_share: float = Field(1e-3, ge=0, le=1, description="Of the cosine: its last rate by its first.")
+    milestones: tuple[int, ...] = Field((), description="Of the steps, in epochs.")
+    gamma: float = Field(0.2, gt=0, description="Of the steps: the factor at each milestone.")
     warmup_epochs: int = Field(0, ge=0)
-    clip: float | None = Field(None, gt=0)
+    warmup_rate: float = Field(0.01, gt=0, description="Where the warm-up begins.")
+    clip: float | None = Field(None, gt=0, description="The length beyond which gradients are shortened.")
+    average: float | None = Field(None, gt=0, lt=1, description="The decay of a moving average of weights.")
     precision: Literal["float32", "bfloat16"] = "float32"
+    execution: Literal["auto", "eager", "compiled"] = Field("auto", description="auto: compiled on a GPU.")
 
 
 class Views(_Part):
@@ -68,6 +79,12 @@ class Views(_Part):
     scale: tuple[float, float] = (0.2, 1.0)
     padding: int = Field(4, ge=0)
     flip: float = Field(0.5, ge=0, le=1)
+    jitter: tuple[float, float, float, float] = Field(
+        (0, 0, 0, 0), description="Brightness, contrast, saturation, hue."
+    )
+    jitter_probability: float = Field(0.8, ge=0, le=1)
+    grey_probability: float = Field(0.0, ge=0, le=1)
+    blur_probability: float = Field(0.0, ge=0, le=1)
 
 
 class Recipe(_Part):
@@ -79,17 +96,28 @@ class Recipe(_Part):
     encoder: Encoder = Encoder()
     optimisation: Optimisation = Optimisation()
     views: Views = Views()
-    evaluate_every: int = Field(10, ge=1)
+    evaluate_every: int = Field(10, ge=1, description="Epochs.")
+    save_every: int = Field(10, ge=1, description="Epochs.")
+    metrics: Literal["all", "cheap"] = Field("all", description="cheap: what class sums give, while images stream.")
     seed: int = 42
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Recipe":
+        how = self.optimisation
+        if how.batch % how.accumulate:
+            raise ValueError("optimisation.accumulate must divide optimisation.batch")
+        if how.schedule == "steps" and not how.milestones:
+            raise ValueError("optimisation.milestones must name epochs for the schedule of steps")
+        if not 0 < self.views.scale[0] <= self.views.scale[1]:
+            raise ValueError("views.scale must be two positive numbers, the smaller first")
         if self.optimisation.warmup_epochs >= self.optimisation.epochs:
             raise ValueError("optimisation.warmup_epochs must be fewer than optimisation.epochs")
         if self.loss.label_smoothing and self.loss.kind != "ce":
             raise ValueError("loss.label_smoothing is for the loss ce alone")
-        if self.data.source == "arrays" and self.data.path is None:
-            raise ValueError("data.path must name the file of arrays")
+        if self.data.source in ("arrays", "folder") and self.data.path is None:
+            raise ValueError(f"data.path must say where the {self.data.source} are")
+        if self.data.classes is not None and self.data.source != "folder":
+            raise ValueError("data.classes is for the source folder alone")
         return self
 
     def to_yaml(self) -> str:
@@ -151,6 +179,27 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
         except yaml.YAMLError as error:
             raise RecipeError(f"the value of {path} must be YAML; got {value!r}") from error
     return validated(content)
+
+
+# What says where and how a run computes, not what: it may change when a run is resumed.
+_CIRCUMSTANCES = {"data.root", "data.path", "data.classes", "data.workers", "optimisation.execution", "evaluate_every"}
+_CIRCUMSTANCES |= {"save_every", "metrics"}
+
+
+def difference(one: Recipe, other: Recipe) -> str | None:
+    """Where two recipes first differ in what they train, in words; None where they do not."""
+    flat, flat_other = _flat(one.model_dump(mode="json")), _flat(other.model_dump(mode="json"))
+    for path, value in flat.items():
+        if path not in _CIRCUMSTANCES and flat_other[path] != value:
+            return f"{path} is {value} there and {flat_other[path]} here"
+    return None
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in content.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
 
 
 def _unknown(path: str, name: str, known: Sequence[str]) -> str:

@@ -3,13 +3,15 @@
 RUN/recipe.yaml       what was run, and runs again
 RUN/machine.json      where, and with which versions
 RUN/metrics.jsonl     one record a line, as they came
+RUN/classes.json      the names of the classes
+RUN/geometry.safetensors  of the last evaluation: class means, cosines, confusion, a view in three dimensions
 RUN/checkpoints/      the last ones (see checkpoints.py)
 RUN/.lock             held while a process uses the folder
 """
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -43,6 +45,10 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _differs(one: str, other: str) -> str | None:
+    return None if one == other else "the texts differ"
 
 
 class RunFolder:
@@ -92,15 +98,20 @@ class RunFolder:
             file.flush()
             yield
 
-    def begin(self, recipe: str) -> None:
+    def begin(self, recipe: str, *, differs: Callable[[str, str], str | None] = _differs) -> None:
         """Write the recipe of a new run, or see that the folder is of this one.
+
+        Args:
+            recipe: its text.
+            differs: says how the text in the folder differs from this one, or that it does not.
 
         Raises:
             RunFolderError: the folder holds another recipe, or things that are no run.
         """
         if self.recipe.exists():
-            if self.recipe.read_text(encoding="utf-8") != recipe:
-                raise RunFolderError(f"{self.path} must be a run of this recipe; it holds another one")
+            how = differs(self.recipe.read_text(encoding="utf-8", errors="replace"), recipe)
+            if how is not None:
+                raise RunFolderError(f"{self.path} must be a run of this recipe; it holds another one: {how}")
             return
         foreign = [entry.name for entry in self.path.iterdir() if entry.name != ".lock"] if self.path.exists() else []
         if foreign:

@@ -1,0 +1,76 @@
+"""Images a second of ``protosphere train``, as its own run folders log them; on a GPU.
+
+The command itself is run, in a process of its own: ResNet-18 on CIFAR-100 (an .npz of arrays) with NONL at batch 512,
+as the recipe has it and as an eager float32 loop; and ResNet-50 at 224 pixels on synthetic images at batch 1024.
+
+    python benchmarks/training.py cifar100.npz
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from harness import write
+
+# Epochs that compile, record and warm up are left out.
+_WARM = 3
+
+
+def cases(data: str) -> dict[str, list[str]]:
+    """The settings of each case."""
+    cifar = ["cifar100-nonl", "data.source=arrays", f"data.path={data}", "optimisation.epochs=20"]
+    large = ["data.source=synthetic", "data.classes=null", "data.num_classes=1000", "data.samples=8192"]
+    large += ["data.resolution=224", "optimisation.epochs=8", "optimisation.warmup_epochs=0"]
+    eager = ["optimisation.execution=eager", "optimisation.precision=float32"]
+    return {
+        "resnet18, 32 px, batch 512": cifar,
+        "resnet18, 32 px, batch 512, eager float32": [*cifar, *eager],
+        "resnet50, 224 px, batch 1024": ["imagenet100-nonl", *large],
+    }
+
+
+def measured(recipe: str, settings: list[str]) -> dict[str, Any]:
+    """Run the command and read what it logged."""
+    quiet = [*settings, "evaluate_every=1000", "save_every=1000"]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "protosphere", "train", recipe, "--out", f"{folder}/run", "--device", "cuda"]
+        done = subprocess.run(
+            [*command, *(part for setting in quiet for part in ("--set", setting))],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            sys.exit(f"{recipe} failed:\n{done.stdout}{done.stderr}")
+        lines = (Path(folder) / "run/metrics.jsonl").read_text().splitlines()
+    epochs = [record for record in map(json.loads, lines) if record["kind"] == "train"]
+    speeds = [record["images_per_second"] for record in epochs[_WARM:]]
+    return {
+        "images_per_second": round(statistics.median(speeds)),
+        "slowest": round(min(speeds)),
+        "fastest": round(max(speeds)),
+        "epochs": len(speeds),
+        "first_epoch_images_per_second": round(epochs[0]["images_per_second"]),
+        "gpu_gib": epochs[-1]["gpu_gib"],
+        "settings": [recipe, *settings],
+    }
+
+
+def main() -> None:
+    """Measure all cases, print them and write ``results/training-gpu.json``."""
+    results = {name: measured(recipe, settings) for name, (recipe, *settings) in cases(sys.argv[1]).items()}
+    for result in results.values():  # Where the file lay is nobody's business.
+        result["settings"] = [part for part in result["settings"] if not part.startswith("data.path=")]
+    fast, eager = list(results.values())[:2]
+    ratio = round(fast["images_per_second"] / eager["images_per_second"], 2)
+    path = write("training", {"cases": results, "times_eager_float32": ratio})
+    print(json.dumps(results, indent=1))
+    print(f"{ratio} times the eager float32 loop; written to {path}")
+
+
+if __name__ == "__main__":
+    main()

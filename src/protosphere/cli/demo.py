@@ -1,0 +1,100 @@
+"""``protosphere demo``: five losses on handwritten digits, on any machine, and what became of their geometry."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_TITLES = {"ce": "cross-entropy", "normface": "NormFace", "ntce": "NTCE", "nonl": "NONL", "etf-dr": "ETF + DR"}
+# A metric, its heading, and whether nearer to collapse is less or more of it.
+_COLUMNS = (
+    ("nc1_ratio", "spread within\nby between", "less"),
+    ("inter_effective_rank", "directions\nfilled, of 9", "more"),
+    ("nc2_angles", "unevenness\nof angles", "less"),
+    ("nc3_cosine", "prototype off\nits class", "less"),
+    ("nc4_agreement", "agrees with\nnearest mean", "more"),
+)
+
+
+def demo(
+    out: Annotated[Path | None, typer.Option(help="Keep the run folders here; otherwise they go.")] = None,
+    epochs: Annotated[int, typer.Option(help="Of each loss.", min=1)] = 40,
+) -> None:
+    """Train five losses on handwritten digits on the CPU, and compare accuracy and geometry in one table."""
+    from rich.console import Console
+
+    from protosphere.cli.errors import told
+
+    console = Console(highlight=False)
+    with told(), TemporaryDirectory() as temporary:
+        results = {}
+        for loss, title in _TITLES.items():
+            results[title] = _trained(loss, (out or Path(temporary)) / loss, epochs)
+    _print(console, results)
+    runs = out or Path("runs")
+    first = "" if out else f"  protosphere demo --out {runs}                            keep the five runs\n"
+    console.print(
+        f"What to try next:\n{first}"
+        f"  protosphere measure {runs / 'nonl'}                        every metric of one run, in words\n"
+        f"  protosphere train digits-nonl --set loss.temperature=0.1 --out {runs / 'mine'}\n"
+        "  protosphere train cifar100-nonl --download --out runs/cifar    the real thing; bring a GPU\n"
+        "  protosphere recipes                                        all there is",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _trained(loss: str, folder: Path, epochs: int) -> dict[str, float]:
+    from protosphere.cli.waiting import bar_of
+    from protosphere.recipes import build, catalog
+    from protosphere.recipes.execute import execute
+    from protosphere.recipes.schema import with_settings
+    from protosphere.runs import RunFolder
+
+    settings = [f"optimisation.epochs={epochs}", f"evaluate_every={epochs}", f"save_every={epochs}"]
+    recipe = with_settings(catalog.recipe(f"digits-{loss}"), settings)
+    numbers: dict[str, float] = {}
+    with bar_of(f"{_TITLES[loss]:14}") as progress:
+        for event in execute(recipe, RunFolder(folder), build.build_source(recipe)):
+            progress(event.progress.epoch / epochs)
+            numbers = event.numbers or numbers
+    return numbers
+
+
+def _print(console: "Console", results: dict[str, dict[str, float]]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from protosphere.metrics import at_collapse
+
+    table = Table(
+        box=box.SIMPLE_HEAD, title="Handwritten digits, a small network, the loss alone differs", title_justify="left"
+    )
+    table.add_column("loss", no_wrap=True)
+    for heading in ("test\naccuracy", "by nearest\nclass mean", *(heading for _, heading, _ in _COLUMNS)):
+        table.add_column(heading, justify="right")
+    best = {}
+    for key, _, better in _COLUMNS:
+        ranked = sorted(results, key=lambda title: results[title][key], reverse=better == "more")
+        best[key] = ranked[0]
+    for title, numbers in results.items():
+        accuracies = [f"{100 * numbers[key]:.1f} %" for key in ("test_accuracy", "nearest_mean_accuracy")]
+        cells = [
+            f"[green]{numbers[key]:.3g}[/green]" if best[key] == title else f"{numbers[key]:.3g}"
+            for key, _, _ in _COLUMNS
+        ]
+        table.add_row(title, *accuracies, *cells)
+    table.add_section()
+    ideal = [f"{at_collapse(key, 10):.3g}" for key, _, _ in _COLUMNS]
+    table.add_row("[italic]at collapse[/italic]", "", "", *ideal)
+    console.print(table)
+    closest = max(results, key=lambda title: list(best.values()).count(title))
+    wins = list(best.values()).count(closest)
+    console.print(
+        f"Closest to neural collapse: [bold]{closest}[/bold], first in {wins} of {len(_COLUMNS)} columns (green). "
+        "Metrics are of the training images."
+    )

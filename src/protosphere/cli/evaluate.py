@@ -1,0 +1,83 @@
+"""``protosphere evaluate``: what a run is worth, on the data that it names."""
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from protosphere.evaluation import Assessment
+    from protosphere.recipes.trained import TrainedRun
+
+_WORST = 5
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Where data are, e.g. data.root=PATH; may be repeated.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where to compute: 'auto', 'cpu', 'cuda'.")] = "auto",
+    download: Annotated[bool, typer.Option("--download", help="Fetch the data set if it is not there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Evaluate a run: accuracies, its weakest classes, and how near it is to neural collapse."""
+    from rich.console import Console
+
+    from protosphere.cli.errors import told
+    from protosphere.cli.waiting import bar_of
+
+    with told():
+        from protosphere.cli.devices import device_named
+        from protosphere.evaluation import assess
+        from protosphere.recipes.trained import load_run
+
+        taken = load_run(run, settings=settings or [], device=device_named(device), download=download)
+        with bar_of("evaluating") as progress:
+            found = assess(taken.objective, taken.train, taken.test, metrics=taken.recipe.metrics, progress=progress)
+    record = _record(taken, found)
+    if as_json:
+        typer.echo(json.dumps(record, indent=1, ensure_ascii=False))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"{taken.recipe.name} after step {taken.step}: {len(taken.test):,} test images", markup=False)
+    for name, label in (
+        ("test_accuracy", "test accuracy"),
+        ("nearest_mean_accuracy", "by the nearest class mean"),
+        ("train_accuracy", "training accuracy"),
+    ):
+        console.print(f"  {label:28}{100 * found.numbers[name]:6.2f} %")
+    for name, value in found.numbers.items():
+        if not name.endswith("accuracy"):
+            console.print(f"  {name:28}{value:9.4g}")
+    weakest = "; ".join(
+        f"{one['name']} {100 * one['accuracy']:.0f} %"
+        + (f" (taken for {one['taken_for']} in {one['times']} of {one['of']})" if one["times"] else "")
+        for one in record["weakest"]
+    )
+    console.print(f"Weakest classes: {weakest}.", markup=False)
+
+
+def _record(taken: "TrainedRun", found: "Assessment") -> dict[str, Any]:
+    names = taken.source.train.class_names
+    confusion = found.geometry["confusion"].clone()
+    accuracy = found.geometry["class_accuracy"].tolist()
+    sizes = confusion.sum(1).tolist()
+    confusion.fill_diagonal_(0)
+    measured = [index for index in range(len(names)) if not math.isnan(accuracy[index])]
+    weakest = []
+    for index in sorted(measured, key=lambda index: accuracy[index])[:_WORST]:
+        other = int(confusion[index].argmax())
+        times = int(confusion[index, other])
+        weakest.append(
+            {
+                "name": names[index],
+                "accuracy": accuracy[index],
+                "taken_for": names[other] if times else None,
+                "times": times,
+                "of": sizes[index],
+            }
+        )
+    return {"recipe": taken.recipe.name, "step": taken.step, "numbers": found.numbers, "weakest": weakest}

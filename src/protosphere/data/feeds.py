@@ -1,0 +1,89 @@
+"""Feeds: what a training loop is given, batch by batch, wherever the images are."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from protosphere.data.pipeline import Augmentation
+from protosphere.data.sources import ImageSet
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Feed(Protocol):
+    """Images for training and for evaluation.
+
+    A batch comes in two steps, so that the second can be compiled with the model: :meth:`batches` finds or loads it,
+    :meth:`prepared` augments it on the device, with random numbers of the device's own generator.
+    """
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches come out."""
+        ...
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        ...
+
+    def batches(self, size: int, *, seed: int, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
+        """The whole batches of an epoch from the ``first`` on, in an order that seed and epoch decide alone."""
+        ...
+
+    def prepared(self, *parts: Tensor) -> Batch:
+        """Images, augmented and normalised, and labels: of what :meth:`batches` gave, on the device."""
+        ...
+
+    def in_order(self, size: int) -> Iterator[Batch]:
+        """All images in their own order, normalised and not augmented, and their labels."""
+        ...
+
+
+class MemoryFeed:
+    """A set that lives on the device as bytes; batches are cut and augmented there.
+
+    Args:
+        data: on the device.
+        augmentation: what is done to the images.
+    """
+
+    def __init__(self, data: ImageSet, augmentation: Augmentation) -> None:
+        self.data = data
+        self.augmentation = augmentation
+
+    @property
+    def device(self) -> torch.device:
+        """Where the images are."""
+        return self.data.images.device
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batches(self, size: int, *, seed: int, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
+        """Indices of samples."""
+        order = shuffled(len(self), seed=seed, epoch=epoch).to(self.device)
+        for start in range(first * size, whole_batches(len(self), size) * size, size):
+            yield (order[start : start + size],)
+
+    def prepared(self, *parts: Tensor) -> Batch:
+        """The samples of these indices."""
+        (index,) = parts
+        return self.augmentation(self.data.images[index]), self.data.labels[index]
+
+    def in_order(self, size: int) -> Iterator[Batch]:
+        """All samples."""
+        clean = self.augmentation.clean()
+        for images, labels in zip(self.data.images.split(size), self.data.labels.split(size), strict=True):
+            yield clean(images), labels
+
+
+def whole_batches(samples: int, size: int) -> int:
+    """How many whole batches there are; a set smaller than a batch is one."""
+    return max(1, samples // size)
+
+
+def shuffled(samples: int, *, seed: int, epoch: int) -> Tensor:
+    """The order of an epoch: drawn on the CPU, so that it is the same wherever training runs."""
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))

@@ -1,0 +1,289 @@
+"""Folders of images, one a class: found by torchvision, decoded and cut by workers, augmented on the device."""
+
+import importlib
+import os
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Integer
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from protosphere.data.feeds import Batch, shuffled, whole_batches
+from protosphere.data.pipeline import Augmentation
+from protosphere.data.sources import DataError
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+# What a worker is asked for: a file, and the seed, epoch and index that decide its crop; without them it is evaluated.
+_Key = tuple[str, tuple[int, int, int] | None]
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images on disk.
+
+    Attributes:
+        paths: their files.
+        labels: the class of each, from 0.
+        class_names: one a class.
+    """
+
+    paths: tuple[str, ...]
+    labels: Integer[Tensor, "samples"]
+    class_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are, in this part or in another one of the same folder."""
+        return len(self.class_names)
+
+    @property
+    def channels(self) -> int:
+        """Always 3: whatever a file holds is read as RGB."""
+        return 3
+
+    def chosen(self, index: Integer[Tensor, "chosen"]) -> "ImageFiles":
+        """Some of the images, in this order."""
+        return replace(self, paths=tuple(self.paths[one] for one in index.tolist()), labels=self.labels[index])
+
+
+def load_folder(path: Path | str, *, classes: Path | str | None = None) -> tuple[ImageFiles, ImageFiles]:
+    """Find the images of PATH/train/CLASS and PATH/val/CLASS, or PATH/test/CLASS where there is no val.
+
+    Args:
+        path: the folder.
+        classes: a text file with the name of a class folder as the first word of each line; only these are taken, and
+            labels follow its order. Without it all of train are, sorted.
+
+    Returns:
+        The images to train with, and those to evaluate with.
+
+    Raises:
+        DataError: something is not there, or the two parts and the list do not agree.
+    """
+    root = Path(path).expanduser()
+    train = root / "train"
+    test = root / "val" if (root / "val").is_dir() else root / "test"
+    if not root.is_dir():
+        raise DataError(f"{root} must be a folder of images; there is none")
+    if not train.is_dir():
+        raise DataError(f"{root} must have a folder train; it is not there")
+    if not test.is_dir():
+        raise DataError(f"{root} must have a folder val or test; neither is there")
+    present = {part: _folders(part) for part in (train, test)}
+    names = present[train] if classes is None else _listed(Path(classes).expanduser())
+    for part, own in present.items():
+        if missing := _without(names, own):
+            numbers = f"it lacks {len(missing)} ({_few(missing)})"
+            raise DataError(f"{part} must have a folder for each of the {len(names)} classes; {numbers}")
+    if classes is None and (unknown := _without(present[test], names)):
+        raise DataError(f"{test} must have the classes of train only; got {len(unknown)} more ({_few(unknown)})")
+    return _image_files(train, names), _image_files(test, names)
+
+
+class FileFeed:
+    """A set that stays on disk; workers decode and cut, the device does the rest of the augmentation.
+
+    What a sample looks like is decided by seed, epoch and its index, not by how many workers there are. They live as
+    long as the feed. Batches of one epoch at a time: once another is begun, the earlier one cannot be continued.
+
+    Args:
+        data: the files.
+        augmentation: what is done to the images.
+        device: where batches come out.
+        workers: processes, no more than there are cores; with 0 this one decodes.
+
+    Raises:
+        DataError: torchvision is missing; and, while batches are taken, for an image that cannot be read.
+    """
+
+    def __init__(
+        self, data: ImageFiles, augmentation: Augmentation, *, device: torch.device | str, workers: int = 8
+    ) -> None:
+        if workers < 0:
+            raise DataError(f"workers must be 0 or more; got {workers}")
+        self.data = data
+        self.augmentation = augmentation
+        self._device = torch.device(device)
+        self._rest = augmentation if augmentation.crop == "padded" else replace(augmentation, crop="none")
+        cut = _Cut(augmentation)
+        self._training, self._evaluation = (_Decoded(cut, self._device, workers) for _ in range(2))
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches come out."""
+        return self._device
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batches(self, size: int, *, seed: int, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
+        """Images, cut but otherwise as they are, and labels."""
+        paths = self.data.paths
+        order = shuffled(len(self), seed=seed, epoch=epoch)
+        labels = self.data.labels[order].to(self.device)
+        starts = range(first * size, whole_batches(len(self), size) * size, size)
+        keys: Iterator[list[_Key]] = (
+            [(paths[index], (seed, epoch, index)) for index in order[start : start + size].tolist()] for start in starts
+        )
+        for start, images in zip(starts, self._training.batches(keys), strict=True):
+            yield images, labels[start : start + size]
+
+    def prepared(self, *parts: Tensor) -> Batch:
+        """The augmentation less its crop, which the workers have made; shifts of padded crops are made here."""
+        images, labels = parts
+        return self._rest(images), labels
+
+    def in_order(self, size: int) -> Iterator[Batch]:
+        """All samples, the middle of each."""
+        clean = self.augmentation.clean()
+        labels = self.data.labels.to(self.device)
+        starts = range(0, len(self), size)
+        paths = self.data.paths
+        keys: Iterator[list[_Key]] = ([(path, None) for path in paths[start : start + size]] for start in starts)
+        for start, images in zip(starts, self._evaluation.batches(keys), strict=True):
+            yield clean(images), labels[start : start + size]
+
+
+def sample_seed(seed: int, epoch: int, index: int) -> int:
+    """What a sample's crop is drawn with: 32 bits, as many as the CPU's generator takes.
+
+    >>> sample_seed(0, 1, 2) == sample_seed(0, 1, 2), sample_seed(0, 1, 2) == sample_seed(0, 2, 1)
+    (True, False)
+    """
+    return int(np.random.SeedSequence((seed % (1 << 64), epoch, index)).generate_state(1)[0])
+
+
+class _Cut(Dataset[Tensor | str]):
+    """Bytes of an image of the right size; for one that cannot be read, the sentence that says so."""
+
+    def __init__(self, augmentation: Augmentation) -> None:
+        v2 = _torchvision("transforms.v2")
+        size = augmentation.size
+        middle = v2.CenterCrop(size)
+        self.evaluation = v2.Compose([v2.Resize(round(size / 0.875), antialias=True), middle])
+        self.training = {
+            "resized": v2.RandomResizedCrop(size, scale=augmentation.scale, antialias=True),
+            "padded": v2.Compose([v2.Resize(size, antialias=True), middle]),
+            "none": self.evaluation,
+        }[augmentation.crop]
+        self.as_tensor = v2.functional.pil_to_tensor
+
+    def __getitem__(self, key: _Key) -> Tensor | str:
+        from PIL import Image  # noqa: PLC0415
+
+        path, drawn = key
+        try:
+            with warnings.catch_warnings(action="ignore"), Image.open(path) as image:
+                pixels = self.as_tensor(image.convert("RGB"))
+        except Exception as error:  # Whatever a damaged file makes Pillow raise.
+            return f"{path} must be an image; it cannot be read ({_reason(error)})"
+        if drawn is None:
+            return self.evaluation(pixels)  # type: ignore[no-any-return]
+        with torch.random.fork_rng(devices=[]):
+            # torch.manual_seed would seed the GPU as well.
+            torch.default_generator.manual_seed(sample_seed(*drawn))
+            return self.training(pixels)  # type: ignore[no-any-return]
+
+
+class _Decoded:
+    """A loader that is told anew, each time, which batches to load."""
+
+    def __init__(self, cut: _Cut, device: torch.device, workers: int) -> None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        count = min(workers, cores)
+        self.device = device
+        self.order = _Order()
+        self.loader: DataLoader[Tensor | str] = DataLoader(
+            cut, batch_sampler=self.order, num_workers=count, collate_fn=_collated, persistent_workers=count > 0,
+            pin_memory=device.type == "cuda", generator=torch.Generator(),
+        )  # fmt: skip
+        # Were the loader collected in a cycle with this, its queues would close before its workers are told to end,
+        # and it would wait five seconds for each.
+        weakref.finalize(self, lambda _: None, self.loader).atexit = False
+
+    def batches(self, keys: Iterator[list[_Key]]) -> Iterator[Tensor]:
+        self.order.keys = keys
+        for images in self.loader:
+            if isinstance(images, str):
+                raise DataError(images)
+            yield images.to(self.device, non_blocking=True)
+            if self.order.keys is not keys:
+                raise DataError("batches must all be taken before others are begun; others have been")
+
+
+class _Order(Iterable[list[_Key]]):
+    """The batches to load; the loader asks once for each epoch."""
+
+    keys: Iterator[list[_Key]] = iter(())
+
+    def __iter__(self) -> Iterator[list[_Key]]:
+        return self.keys
+
+
+def _collated(samples: list[Tensor | str]) -> Any:
+    return next((sample for sample in samples if isinstance(sample, str)), None) or default_collate(samples)
+
+
+def _image_files(part: Path, names: Sequence[str]) -> ImageFiles:
+    folder = _torchvision("datasets.folder")
+    indices = {name: index for index, name in enumerate(names)}
+    found = folder.make_dataset(part, indices, extensions=folder.IMG_EXTENSIONS, allow_empty=True)
+    labels = torch.tensor([label for _, label in found], dtype=torch.int64)
+    counts = torch.bincount(labels, minlength=len(names)).tolist()
+    if empty := [name for name, count in zip(names, counts, strict=True) if not count]:
+        raise DataError(f"{part} must have images of each class; it has none of {len(empty)} ({_few(empty)})")
+    return ImageFiles(tuple(path for path, _ in found), labels, tuple(names))
+
+
+def _folders(part: Path) -> list[str]:
+    try:
+        return list(_torchvision("datasets.folder").find_classes(part)[0])
+    except FileNotFoundError:
+        raise DataError(f"{part} must have a folder for each class; it has none") from None
+
+
+def _listed(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} must be a text of class names; it cannot be read ({_reason(error)})") from error
+    names = [line.split()[0] for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    if not names:
+        raise DataError(f"{path} must name a class a line; it names none")
+    if again := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(f"{path} must name each class once; got {_few(again)} more than once")
+    return names
+
+
+def _without(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    known = set(others)
+    return [name for name in names if name not in known]
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _reason(error: Exception) -> str:
+    """Why a file cannot be read: the system's words where it is the system that refuses."""
+    return (isinstance(error, OSError) and error.strerror) or "damaged or none"
+
+
+def _torchvision(part: str) -> Any:
+    try:
+        return importlib.import_module(f"torchvision.{part}")
+    except ImportError as error:
+        raise DataError('folders need torchvision, which is missing: pip install "protosphere[train]"') from error

@@ -1,0 +1,153 @@
+"""An assessment: accuracies, collapse metrics, and what a report draws of the geometry."""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+
+from protosphere.data.feeds import Feed
+from protosphere.evaluation.features import Outputs, batch_outputs, outputs
+from protosphere.geometry import normalise
+from protosphere.metrics import NeuralCollapse, examine
+from protosphere.training import Objective
+
+# Samples that are drawn in three dimensions; more would only hide each other.
+_DRAWN = 2000
+
+
+class Assessment(NamedTuple):
+    """What was found.
+
+    Attributes:
+        numbers: accuracies as shares of 1, and the metrics by name.
+        geometry: arrays for a report, all on the CPU: see :func:`assess`.
+    """
+
+    numbers: dict[str, float]
+    geometry: dict[str, Tensor]
+
+
+def assess(
+    objective: Objective,
+    train: Feed,
+    test: Feed,
+    *,
+    metrics: Literal["all", "cheap"] = "all",
+    batch: int = 512,
+    progress: Callable[[float], None] = lambda _: None,
+) -> Assessment:
+    """Assess an objective on the clean images of both parts.
+
+    The collapse metrics are those of the training part, on the unit sphere. ``geometry`` holds, for K classes:
+    ``class_means`` and ``prototypes`` (K, d), of unit vectors; ``class_cosines``, about the mean of class means, and
+    ``prototype_cosines`` (K, K); ``confusion`` (K, K) of the test part, true classes in rows;
+    ``class_accuracy`` (K), NaN where the test part has none; and, in the three directions in which class means differ
+    most, ``means_3d``, ``prototypes_3d`` and ``samples_3d`` with ``sample_labels``, some of the test part.
+
+    Args:
+        objective: it is left in the mode it was in.
+        train: the training images.
+        test: the test images.
+        metrics: ``"cheap"`` are those that class sums give, in memory that the samples do not fill.
+        batch: images at a time.
+        progress: called with the share that is done.
+    """
+    prototypes = objective.head.prototypes
+    assert isinstance(prototypes, Tensor)
+    share = len(train) / (len(train) + len(test))
+
+    def first(done: float) -> None:
+        progress(share * done)
+
+    def second(done: float) -> None:
+        progress(share + (1 - share) * done)
+
+    means, correct, values = _measured(objective, train, prototypes, metrics, batch, first)
+    found = outputs(objective, test, batch=batch, progress=second)
+    unit = normalise(found.features)
+    nearest = torch.cdist(unit, means.to(unit)).argmin(1)
+    numbers = {
+        "train_accuracy": correct,
+        "test_accuracy": _share(found.decisions == found.labels),
+        "nearest_mean_accuracy": _share(nearest == found.labels),
+        **values,
+    }
+    return Assessment(numbers, _geometry(means, normalise(prototypes.detach().float()), found, unit))
+
+
+def _measured(
+    objective: Objective,
+    feed: Feed,
+    prototypes: Tensor,
+    metrics: Literal["all", "cheap"],
+    batch: int,
+    progress: Callable[[float], None],
+) -> tuple[Float[Tensor, "classes dim"], float, dict[str, float]]:
+    """Class means, accuracy and metrics of the training part."""
+    prototypes = prototypes.detach()
+    if metrics == "all":
+        found = outputs(objective, feed, batch=batch, progress=progress)
+        measured = examine(found.features, found.labels, prototypes)
+        return measured.statistics.means, _share(found.decisions == found.labels), measured.values
+    classes, dim = prototypes.shape
+    collapse = NeuralCollapse(dim, classes, prototypes, metrics="cheap").to(prototypes.device)
+    correct = torch.zeros((), dtype=torch.long, device=prototypes.device)
+    done = 0
+    for part in batch_outputs(objective, feed, batch=batch):
+        collapse.update(part.features, part.labels)
+        correct += (part.decisions == part.labels).sum()
+        done += len(part.labels)
+        progress(done / len(feed))
+    values = {name: float(value) for name, value in collapse.compute().items()}
+    return collapse.means, int(correct) / len(feed), values
+
+
+def _share(chosen: Tensor) -> float:
+    return float(chosen.double().mean())
+
+
+def _geometry(
+    means: Tensor, prototypes: Tensor, found: Outputs, unit: Float[Tensor, "samples dim"]
+) -> dict[str, Tensor]:
+    means, prototypes, unit = means.double().cpu(), prototypes.double().cpu(), unit.cpu()
+    labels, decisions = found.labels.cpu(), found.decisions.cpu()
+    classes = len(means)
+    centred = means - means.mean(0)
+    directions = normalise(centred)
+    confusion = torch.bincount(labels * classes + decisions, minlength=classes**2).reshape(classes, classes)
+    axes = _axes(centred)
+    some = _spread_over_classes(labels, _DRAWN)
+    samples = (unit[some].double() - means.mean(0)) @ axes
+    drawn = {
+        "class_means": means,
+        "prototypes": prototypes,
+        "class_cosines": directions @ directions.T,
+        "prototype_cosines": prototypes @ prototypes.T,
+        "class_accuracy": confusion.diagonal() / confusion.sum(1),
+        "means_3d": centred @ axes,
+        "prototypes_3d": (prototypes - prototypes.mean(0)) @ axes,
+        "samples_3d": samples,
+    }
+    floats = {name: value.float().contiguous() for name, value in drawn.items()}
+    return floats | {"confusion": confusion.int(), "sample_labels": labels[some].int()}
+
+
+def _axes(centred: Float[Tensor, "classes dim"]) -> Float[Tensor, "dim 3"]:
+    """The three directions in which class means differ most, the largest entry of each positive."""
+    _, _, rows = torch.linalg.svd(centred, full_matrices=False)
+    rows = rows[:3]
+    signs = rows.gather(1, rows.abs().argmax(1, keepdim=True)).sign()
+    axes: Tensor = (rows * signs).T
+    return torch.nn.functional.pad(axes, (0, 3 - axes.shape[1]))
+
+
+def _spread_over_classes(labels: Integer[Tensor, "samples"], count: int) -> Integer[Tensor, "chosen"]:
+    """Up to ``count`` samples, as many of each class as possible, the first ones of each."""
+    order = labels.argsort(stable=True)
+    counts = torch.bincount(labels)
+    starts = counts.cumsum(0) - counts
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(labels)) - starts[labels[order]]
+    return torch.sort(place.argsort(stable=True)[:count]).values

@@ -1,0 +1,73 @@
+"""A run that has been trained, taken up again: its recipe, data and model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from protosphere.data.feeds import Feed
+from protosphere.data.sources import Source
+from protosphere.recipes import build
+from protosphere.recipes.execute import fresh_objective
+from protosphere.recipes.schema import Recipe, difference, from_yaml, with_settings
+from protosphere.runs import RunFolder, RunFolderError
+from protosphere.runs.checkpoints import load_checkpoint
+from protosphere.training import Objective
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What a run folder and the data that it names give.
+
+    Attributes:
+        recipe: with the settings that were replaced.
+        source: the data.
+        objective: with the weights of the last checkpoint, or their moving average where there is one.
+        train: the training images.
+        test: the test images.
+        step: of the checkpoint.
+    """
+
+    recipe: Recipe
+    source: Source
+    objective: Objective
+    train: Feed
+    test: Feed
+    step: int
+
+
+def load_run(
+    path: Path | str, *, settings: Sequence[str] = (), device: torch.device | str = "cpu", download: bool = False
+) -> TrainedRun:
+    """Take up a run.
+
+    Args:
+        path: its folder.
+        settings: ``dotted.path=value`` in place of what the recipe says of where data are and the like.
+        device: where to compute.
+        download: fetch a data set that is not there.
+
+    Raises:
+        RunFolderError: it is no run, has no checkpoint, or one of another model.
+        RecipeError: a setting makes no sense.
+        DataError: the data are not there.
+    """
+    folder = RunFolder(path)
+    try:
+        own = from_yaml(folder.recipe.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        raise RunFolderError(f"{path} must be a run folder, with a recipe; it is none") from None
+    recipe = with_settings(own, settings)
+    if changed := difference(own, recipe):
+        raise RunFolderError(f"settings must leave what was trained as it is; {changed}")
+    checkpoint = load_checkpoint(folder.checkpoints)
+    if checkpoint is None:
+        raise RunFolderError(f"{path} must have a checkpoint; it has none yet")
+    source = build.build_source(recipe, download=download)
+    objective = fresh_objective(recipe, source, device)
+    try:
+        objective.load_state_dict(checkpoint.weights | checkpoint.state.get("average", {}))
+    except RuntimeError:
+        raise RunFolderError(f"the checkpoint in {path} must fit its recipe and data; it is of another model") from None
+    return TrainedRun(recipe, source, objective, *build.build_feeds(recipe, source, device), checkpoint.step)
