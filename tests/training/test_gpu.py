@@ -19,6 +19,14 @@ pytestmark = [
     pytest.mark.compiled,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and there is none"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _whole_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions in float32 proper: rounded to TF32, two ways of adding would part after a few steps."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 SETTINGS = Settings(Schedule(0.1, 3), batch=16, report_every=1)
 
 

@@ -1,6 +1,8 @@
 """Steps of training: forward, backward, update; eagerly, or compiled and replayed as one CUDA graph."""
 
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,9 +40,10 @@ class Steps:
         # A number would be recorded for good; a tensor can be filled anew.
         first = settings.schedule.at_epoch(0)
         self._rate = torch.tensor(first, device=self.device) if self._graphed else first
+        self._last_rate = first
         self.optimizer = _optimizer(objective, settings, self._rate, graphed=self._graphed)
         self.average = None if settings.average is None else WeightAverage(objective, settings.average)
-        self._loss = torch.compile(self._loss_of, fullgraph=True) if self._compiled else self._loss_of
+        self._loss = torch.compile(self._loss_of, fullgraph=True, dynamic=False) if self._compiled else self._loss_of
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...] = ()
         self._output = torch.zeros(())
@@ -84,7 +87,7 @@ class Steps:
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
         for group in self.optimizer.param_groups:
-            group["lr"] = self._rate
+            group["lr"] = self._rate  # Loading has put a copy in its place.
         for parameter, own in self.optimizer.state.items():
             for name, value in own.items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
@@ -120,7 +123,7 @@ class Steps:
         """A step outside the graph, on a stream of its own as recording asks for."""
         current, side = torch.cuda.current_stream(self.device), torch.cuda.Stream(self.device)
         side.wait_stream(current)
-        with torch.cuda.stream(side), self._choosing():
+        with torch.cuda.stream(side), _choosing():
             loss = self._whole(parts)
         current.wait_stream(side)
         loss.record_stream(current)
@@ -130,13 +133,9 @@ class Steps:
         self._inputs = tuple(part.clone() for part in parts)
         self.optimizer.zero_grad(set_to_none=True)  # Gradients are to lie in the graph's own memory.
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph), self._choosing():
+        with torch.cuda.graph(graph), _choosing():
             self._output = self._whole(self._inputs)
         self._graph = graph
-
-    def _choosing(self) -> AbstractContextManager[Any]:
-        """Where cuDNN tries its algorithms and keeps the fastest."""
-        return torch.backends.cudnn.flags(enabled=True, benchmark=True) if self._graphed else nullcontext()
 
     def _seed(self, seed: int) -> None:
         if self.device.type == "cuda":
@@ -145,11 +144,27 @@ class Steps:
             torch.manual_seed(seed)
 
     def _set_rate(self, rate: float) -> None:
+        if rate == self._last_rate:
+            return
+        self._last_rate = rate
         if isinstance(self._rate, Tensor):
             self._rate.fill_(rate)
         else:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
+
+
+@contextmanager
+def _choosing() -> Iterator[None]:
+    """Where cuDNN tries its algorithms and keeps the fastest; the compiler's advice to round products is not heard."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
+            yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def _optimizer(
