@@ -157,14 +157,15 @@ class Steps:
 @contextmanager
 def _choosing() -> Iterator[None]:
     """Where cuDNN tries its algorithms and keeps the fastest; the compiler's advice to round products is not heard."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
+    cudnn = torch.backends.cudnn
+    before = cudnn.benchmark, cudnn.benchmark_limit
+    cudnn.benchmark, cudnn.benchmark_limit = True, 0  # 0: all of them, not the first ten.
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
             yield
     finally:
-        torch.backends.cudnn.benchmark = before
+        cudnn.benchmark, cudnn.benchmark_limit = before
 
 
 def _optimizer(
