@@ -27,8 +27,8 @@ def cases(data: str) -> dict[str, list[str]]:
     large += ["data.resolution=224", "optimisation.epochs=8", "optimisation.warmup_epochs=0"]
     eager = ["optimisation.execution=eager", "optimisation.precision=float32"]
     return {
-        "resnet18, 32 px, batch 512": [*cifar, "optimisation.epochs=15"],
-        "resnet18, 32 px, batch 512, eager float32": [*cifar, *eager, "optimisation.epochs=8"],
+        "resnet18, 32 px, batch 512": [*cifar, "optimisation.epochs=12"],
+        "resnet18, 32 px, batch 512, eager float32": [*cifar, *eager, "optimisation.epochs=7"],
         "resnet50, 224 px, batch 1024": ["imagenet100-nonl", *large],
     }
 
