@@ -12,17 +12,22 @@ if TYPE_CHECKING:
 _TITLES = {"ce": "cross-entropy", "normface": "NormFace", "ntce": "NTCE", "nonl": "NONL", "etf-dr": "ETF + DR"}
 # A metric, its heading, and whether nearer to collapse is less or more of it.
 _COLUMNS = (
-    ("nc1_ratio", "spread within\nby between", "less"),
-    ("inter_effective_rank", "directions\nfilled, of 9", "more"),
-    ("nc2_angles", "unevenness\nof angles", "less"),
-    ("nc3_cosine", "prototype off\nits class", "less"),
-    ("nc4_agreement", "agrees with\nnearest mean", "more"),
+    ("nc1_ratio", "NC1\nspread", "less"),
+    ("inter_effective_rank", "NC2\nrank", "more"),
+    ("nc2_angles", "NC2\nangles", "less"),
+    ("nc3_cosine", "NC3\ntilt", "less"),
+    ("nc4_agreement", "NC4\nagrees", "more"),
+)
+_LEGEND = (
+    "Spread: variance within classes by that between them. Rank: directions that class means fill, of 9. Angles: how "
+    "uneven those between class means are. Tilt: 1 − cos between a prototype and its class. Agrees: how often the "
+    "classifier picks the nearest class mean. All of the training images."
 )
 
 
 def demo(
     out: Annotated[Path | None, typer.Option(help="Keep the run folders here; otherwise they go.")] = None,
-    epochs: Annotated[int, typer.Option(help="Of each loss.", min=1)] = 40,
+    epochs: Annotated[int, typer.Option(help="Of each loss.", min=1)] = 25,
 ) -> None:
     """Train five losses on handwritten digits on the CPU, and compare accuracy and geometry in one table."""
     from rich.console import Console
@@ -75,7 +80,7 @@ def _print(console: "Console", results: dict[str, dict[str, float]]) -> None:
         box=box.SIMPLE_HEAD, title="Handwritten digits, a small network, the loss alone differs", title_justify="left"
     )
     table.add_column("loss", no_wrap=True)
-    for heading in ("test\naccuracy", "by nearest\nclass mean", *(heading for _, heading, _ in _COLUMNS)):
+    for heading in ("test", "nearest\nmean", *(heading for _, heading, _ in _COLUMNS)):
         table.add_column(heading, justify="right")
     best = {}
     for key, _, better in _COLUMNS:
@@ -95,6 +100,6 @@ def _print(console: "Console", results: dict[str, dict[str, float]]) -> None:
     closest = max(results, key=lambda title: list(best.values()).count(title))
     wins = list(best.values()).count(closest)
     console.print(
-        f"Closest to neural collapse: [bold]{closest}[/bold], first in {wins} of {len(_COLUMNS)} columns (green). "
-        "Metrics are of the training images."
+        f"Closest to neural collapse: [bold]{closest}[/bold], first in {wins} of {len(_COLUMNS)} columns (green)."
     )
+    console.print(_LEGEND)

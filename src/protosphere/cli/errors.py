@@ -17,11 +17,13 @@ def told() -> Iterator[None]:
 
     try:
         yield
-    except (ValueError, RuntimeError, MemoryError) as error:
+    except (ValueError, RuntimeError, MemoryError, ImportError) as error:
         # Of these, torch's own are no sentences for the user.
         if isinstance(error, RuntimeError) and not type(error).__module__.startswith("protosphere."):
             raise
         text = str(error).rstrip(".") or "there must be memory for this; there is too little"
+        if isinstance(error, ImportError) and "pip install" not in text:
+            text = f'{error.name} must be installed for this: pip install "protosphere[train]"; it is missing'
         for argument, option in _OPTIONS.items():
             text = text.replace(argument, option)
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]Error:[/red] {escape(text)}.")

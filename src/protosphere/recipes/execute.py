@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from protosphere import __version__
 from protosphere.data.feeds import Feed
 from protosphere.data.sources import Source
 from protosphere.evaluation import assess
@@ -87,12 +88,12 @@ def fresh_objective(recipe: Recipe, source: Source, device: torch.device | str) 
 
 def machine(device: torch.device | str) -> dict[str, Any]:
     """Where a run is made, and with which versions."""
-    packages = ("protosphere", "torch", "torchvision", "timm", "numpy")
+    packages = ("torch", "torchvision", "timm", "numpy")
     return {
         "python": platform.python_version(),
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()}",
         "device": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device),
-        "versions": {name: _version(name) for name in packages},
+        "versions": {"protosphere": __version__} | {name: _version(name) for name in packages},
     }
 
 

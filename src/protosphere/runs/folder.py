@@ -12,7 +12,7 @@ RUN/.lock             held while a process uses the folder
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -34,7 +34,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise RunFolderError(f"{path} must be written; {(error.strerror or 'that failed').lower()}") from error
+        raise RunFolderError(f"{path} must be written; {_reason(error)}") from error
     sync_folder(path.parent)
 
 
@@ -45,6 +45,10 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or "that failed").lower()
 
 
 def _differs(one: str, other: str) -> str | None:
@@ -85,17 +89,22 @@ class RunFolder:
         """
         import fcntl  # noqa: PLC0415  Windows has none; there runs are not locked.
 
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("a+") as file:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / ".lock").open("a+")
+        except OSError as error:
+            raise RunFolderError(f"{self.path} must be a folder to write to; {_reason(error)}") from None
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 file.seek(0)
                 holder = file.read().strip() or "unknown"
                 raise RunFolderError(f"{self.path} must be free; process {holder} is using it") from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            with suppress(OSError):  # On a full disk the lock holds all the same, and only its holder's name is lost.
+                file.truncate(0)
+                file.write(str(os.getpid()))
+                file.flush()
             yield
 
     def begin(self, recipe: str, *, differs: Callable[[str, str], str | None] = _differs) -> None:
@@ -143,9 +152,7 @@ class RunFolder:
             with self.metrics.open("a", encoding="utf-8") as file:
                 file.write(line)
         except OSError as error:
-            raise RunFolderError(
-                f"{self.metrics} must be written; {(error.strerror or 'that failed').lower()}"
-            ) from error
+            raise RunFolderError(f"{self.metrics} must be written; {_reason(error)}") from error
 
     def records(self) -> list[dict[str, Any]]:
         """The metrics logged so far; the last of each ``kind`` and ``step``, and nothing that was cut off."""
