@@ -1,5 +1,6 @@
 """``protosphere train`` and ``protosphere recipes``: from a name to a run folder; killed, resumed, refused."""
 
+import json
 import os
 import signal
 import subprocess
@@ -100,3 +101,5 @@ def test_the_catalogue() -> None:
     printed = runner.invoke(app, ["recipes", "cifar100-nonl", "--set", "seed=7"])
     assert from_yaml(printed.stdout).seed == 7
     assert runner.invoke(app, ["recipes", "nonsense"]).exit_code == 1
+    schema = json.loads(runner.invoke(app, ["recipes", "--schema"]).stdout)
+    assert schema["title"] == "Recipe"

@@ -4,14 +4,17 @@ import ast
 import re
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import protosphere.losses
 from protosphere.metrics import DEFINITIONS
+from protosphere.recipes import catalog
+from protosphere.recipes.schema import Data
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/metrics.md"]
+DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/metrics.md", "docs/training.md"]
 
 
 def test_the_readme_runs_from_top_to_bottom() -> None:
@@ -24,6 +27,23 @@ def test_the_readme_runs_from_top_to_bottom() -> None:
     assert namespace["predictions"].shape == (128,)
     assert len(namespace["found"]) == 27
     assert float(namespace["values"]["cdnv"]) == pytest.approx(namespace["found"]["cdnv"], rel=1e-9)
+
+
+def test_the_training_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/training.md").read_text(), flags=re.DOTALL)
+    exec(compile(block, "docs/training.md", "exec"), {})
+    assert "epoch 2: loss" in capsys.readouterr().out
+
+
+def test_the_documents_name_what_the_program_has() -> None:
+    """Recipes in so many words, the families, the sources and the files of a run folder."""
+    page = (ROOT / "docs/training.md").read_text()
+    for family in catalog.FAMILIES:
+        assert f"`{family}-*`" in page, family
+    for source in get_args(Data.model_fields["source"].annotation):
+        assert f"`{source}`" in page, source
+    assert len(catalog.names()) == 51, "the README and the changelog say how many"
+    assert "Fifty-one recipes" in (ROOT / "README.md").read_text()
 
 
 def test_the_readme_has_the_tables_of_the_committed_results(monkeypatch: pytest.MonkeyPatch) -> None:

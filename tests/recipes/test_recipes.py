@@ -5,7 +5,7 @@ import torch
 
 from protosphere.data.sources import synthetic
 from protosphere.recipes import build, catalog
-from protosphere.recipes.schema import RecipeError, from_yaml, with_settings
+from protosphere.recipes.schema import Recipe, RecipeError, from_yaml, with_settings
 from protosphere.training import train
 
 
@@ -41,6 +41,44 @@ def test_the_papers_settings() -> None:
     assert (strong.optimisation.epochs, strong.optimisation.weight_decay, strong.views.crop) == (200, 5e-4, "padded")
 
 
+def test_the_papers_settings_for_imagenet() -> None:
+    for name, backbone, batch, temperature in (
+        ("imagenet100-nonl", "resnet50", 1024, 0.2),
+        ("imagenet100-resnet152-ce", "resnet152", 1024, 0.2),
+        ("imagenet1k-ntce", "resnet50", 2048, 0.1),
+        ("imagenet1k-8192-nonl", "resnet50", 8192, 0.1),
+    ):
+        recipe = catalog.recipe(name)
+        how = recipe.optimisation
+        assert (recipe.encoder.backbone, how.batch, recipe.loss.temperature) == (backbone, batch, temperature)
+        assert (how.epochs, how.rate, how.warmup_epochs, how.warmup_rate) == (500, 0.1 * batch / 256, 10, 0.01)
+        assert (recipe.views.size, recipe.views.crop, recipe.encoder.stem) == (224, "resized", "imagenet")
+        assert (recipe.data.classes is None) == name.startswith("imagenet1k")
+    assert catalog.recipe("cifar100-strong-ce-smooth").loss.label_smoothing == 0.1
+
+
+def test_steps_of_the_learning_rate() -> None:
+    steps = ["optimisation.schedule=steps", "optimisation.milestones=[2, 4]", "optimisation.gamma=0.5"]
+    schedule = build.build_settings(with_settings(catalog.recipe("digits-ce"), steps)).schedule
+    assert [schedule.at_epoch(epoch) for epoch in range(6)] == [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]
+
+
+def test_compiled_on_a_gpu_and_eager_elsewhere() -> None:
+    recipe = catalog.recipe("cifar100-nonl")
+    assert build.build_settings(recipe, device="cpu").execution == "eager"
+    assert build.build_settings(recipe, device="cuda:1").execution == "compiled"
+    asked = with_settings(recipe, ["optimisation.execution=eager"])
+    assert build.build_settings(asked, device="cuda").execution == "eager"
+
+
+def test_the_schema_names_every_key() -> None:
+    schema = Recipe.model_json_schema()
+    assert set(schema["properties"]) == set(Recipe.model_fields)
+    assert schema["additionalProperties"] is False
+    views = schema["$defs"]["Views"]["properties"]
+    assert views["crop"]["enum"] == ["resized", "padded", "none"]
+
+
 def test_recipes_are_frozen_and_settings_make_new_ones() -> None:
     recipe = catalog.recipe("digits-ntce")
     with pytest.raises(ValueError, match="frozen"):
@@ -73,7 +111,13 @@ def test_a_validation_part_takes_the_place_of_the_test() -> None:
         (["seed=[1"], "the value of seed must be YAML; got '[1'"),
         (["optimisation.warmup_epochs=99"], "optimisation.warmup_epochs must be fewer than optimisation.epochs"),
         (["loss.label_smoothing=0.1"], "loss.label_smoothing is for the loss ce alone"),
-        (["data.source=arrays"], "data.path must say where the arrays are"),
+        (["data.source=arrays"], "data.path must say where the data are for the source arrays"),
+        (["data.source=folder"], "data.path must say where the data are for the source folder"),
+        (["data.classes=list.txt"], "data.classes is for the source folder alone"),
+        (["optimisation.accumulate=3"], "optimisation.accumulate must divide optimisation.batch"),
+        (["optimisation.schedule=steps"], "optimisation.milestones must name epochs for the schedule of steps"),
+        (["views.scale=[0.5, 0.2]"], "views.scale must be two positive numbers, the smaller first"),
+        (["optimisation.average=1"], "optimisation.average must be otherwise: input should be less than 1"),
     ],
 )
 def test_settings_that_make_no_sense(settings: list[str], message: str) -> None:

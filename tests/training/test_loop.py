@@ -108,3 +108,71 @@ def test_a_loss_that_is_no_number_stops_the_run(data: ImageSet) -> None:
         _run(objective, data)
     with pytest.raises(ValueError, match="an optimizer is 'sgd' or 'adamw'; got 'lion'"):
         _run(objective, data, dataclasses.replace(SETTINGS, optimizer="lion"))
+
+
+def test_pieces_add_up_to_the_batch(data: ImageSet) -> None:
+    """For a loss of single samples, and without batch norm, a batch in pieces is the batch."""
+
+    def objective() -> Objective:
+        torch.manual_seed(0)
+        encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 8))
+        head = torch.nn.Linear(8, 5)
+        return Objective(
+            encoder, head, lambda features, head, labels: torch.nn.functional.cross_entropy(head(features), labels)
+        )
+
+    whole, pieces = objective(), objective()
+    feed = MemoryFeed(data, Augmentation(8))
+    *_, one = train(whole, feed, SETTINGS)
+    *_, other = train(pieces, feed, dataclasses.replace(SETTINGS, accumulate=4))
+    assert one.loss == pytest.approx(other.loss, rel=1e-5)
+    torch.testing.assert_close(whole.head.weight, pieces.head.weight, rtol=1e-4, atol=1e-6)
+
+
+def test_the_gradient_is_shortened(data: ImageSet) -> None:
+    """One step of plain SGD moves the weights by the rate times the length that the gradient is cut to."""
+    objective = _objective()
+    before = torch.cat([parameter.detach().flatten() for parameter in objective.parameters()])
+    settings = Settings(Schedule(0.5, 1), batch=512, momentum=0.0, weight_decay=0.0, clip=1e-3)
+    _run(objective, data, settings)
+    after = torch.cat([parameter.detach().flatten() for parameter in objective.parameters()])
+    assert (after - before).norm() == pytest.approx(0.5e-3, rel=1e-3)
+
+
+def test_the_average_is_offered(data: ImageSet) -> None:
+    objective = _objective()
+    for record in train(objective, MemoryFeed(data, AUGMENTATION), dataclasses.replace(SETTINGS, average=0.9)):
+        own = objective.head.prototypes.detach().clone()
+        with record.averaged():
+            assert not torch.equal(objective.head.prototypes, own)
+        assert torch.equal(objective.head.prototypes, own)
+    assert set(record.checkpoint()[1]["average"]) <= set(objective.state_dict())
+
+
+@pytest.mark.compiled
+def test_compiled_is_eager(data: ImageSet) -> None:
+    """On the CPU too, and without random augmentation."""
+    feed = MemoryFeed(data, Augmentation(8))
+    one, other = _objective(), _objective()
+    settings = dataclasses.replace(SETTINGS, average=0.9, clip=1.0)
+    eager = [record.loss for record in train(one, feed, settings)]
+    compiled = [record.loss for record in train(other, feed, dataclasses.replace(settings, execution="compiled"))]
+    assert compiled == pytest.approx(eager, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.bad_input
+def test_losses_and_weights_that_explode(data: ImageSet) -> None:
+    objective = _objective()
+    factors = iter([1.0, 1.0, 1.0, 1.0, 1.0, 1e9])
+    objective.loss = lambda features, head, labels: _loss(features, head, labels) * next(factors)
+    with pytest.raises(TrainingError, match=r"must stay finite; at step 6, with a learning rate of 0.075\d*, it was"):
+        _run(objective, data)
+    objective = _objective()
+    records = train(objective, MemoryFeed(data, AUGMENTATION), SETTINGS)
+    record = next(records)
+    with torch.no_grad():
+        objective.head.prototypes[0, 0] = torch.inf
+    with pytest.raises(TrainingError, match=r"weights must stay finite; those of head\.prototypes are not"):
+        record.checkpoint()
+    with pytest.raises(ValueError, match="must divide into equal pieces; got 16 samples and 3 pieces"):
+        dataclasses.replace(SETTINGS, accumulate=3)

@@ -82,14 +82,14 @@ def _print(console: "Console", results: dict[str, dict[str, float]]) -> None:
     table.add_column("loss", no_wrap=True)
     for heading in ("test", "nearest\nmean", *(heading for _, heading, _ in _COLUMNS)):
         table.add_column(heading, justify="right")
-    best = {}
-    for key, _, better in _COLUMNS:
-        ranked = sorted(results, key=lambda title: results[title][key], reverse=better == "more")
-        best[key] = ranked[0]
+    best = {
+        key: _best({title: f"{numbers[key]:.3g}" for title, numbers in results.items()}, better)
+        for key, _, better in _COLUMNS
+    }
     for title, numbers in results.items():
         accuracies = [f"{100 * numbers[key]:.1f} %" for key in ("test_accuracy", "nearest_mean_accuracy")]
         cells = [
-            f"[green]{numbers[key]:.3g}[/green]" if best[key] == title else f"{numbers[key]:.3g}"
+            f"[green]{numbers[key]:.3g}[/green]" if title in best[key] else f"{numbers[key]:.3g}"
             for key, _, _ in _COLUMNS
         ]
         table.add_row(title, *accuracies, *cells)
@@ -97,9 +97,15 @@ def _print(console: "Console", results: dict[str, dict[str, float]]) -> None:
     ideal = [f"{at_collapse(key, 10):.3g}" for key, _, _ in _COLUMNS]
     table.add_row("[italic]at collapse[/italic]", "", "", *ideal)
     console.print(table)
-    closest = max(results, key=lambda title: list(best.values()).count(title))
-    wins = list(best.values()).count(closest)
-    console.print(
-        f"Closest to neural collapse: [bold]{closest}[/bold], first in {wins} of {len(_COLUMNS)} columns (green)."
-    )
+    wins = {title: sum(title in leaders for leaders in best.values()) for title in results}
+    closest = max(wins, key=lambda title: wins[title])
+    share = f"best in {wins[closest]} of {len(_COLUMNS)} columns (green)"
+    console.print(f"Closest to neural collapse: [bold]{closest}[/bold], {share}.")
     console.print(_LEGEND)
+
+
+def _best(shown: dict[str, str], better: str) -> set[str]:
+    """Which of them show the best value; what looks the same is the same."""
+    values = {title: float(text) for title, text in shown.items()}
+    best = max(values.values()) if better == "more" else min(values.values())
+    return {title for title, value in values.items() if value == best}

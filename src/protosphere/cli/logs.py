@@ -1,16 +1,25 @@
 """Where else the numbers of a run go: TensorBoard, Weights & Biases."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-Log = Callable[[int, Mapping[str, float]], None]
+Numbers = Mapping[str, float]
+
+
+class _Log(Protocol):
+    def write(self, step: int, numbers: Numbers) -> None: ...
+
+    def close(self) -> None: ...
 
 
 @contextmanager
-def logging_to(kind: str | None, folder: Path, name: str, recipe: Mapping[str, Any]) -> Iterator[Log]:
-    """Open a log, and close it in the end.
+def logging_to(
+    kind: str | None, folder: Path, name: str, recipe: Mapping[str, Any]
+) -> Iterator[Callable[[int, Numbers], None]]:
+    """Log to somewhere else as well. The package must be there at once; the log is opened with the first numbers.
 
     Args:
         kind: ``"tensorboard"``, ``"wandb"`` or None.
@@ -24,37 +33,60 @@ def logging_to(kind: str | None, folder: Path, name: str, recipe: Mapping[str, A
     Raises:
         ValueError: there is no such log, or its package is missing.
     """
+    make = _maker(kind, folder, name, recipe)
+    log: _Log | None = None
+
+    def write(step: int, numbers: Numbers) -> None:
+        nonlocal log
+        if make is not None:
+            log = log or make()
+            log.write(step, numbers)
+
+    try:
+        yield write
+    finally:
+        if log is not None:
+            log.close()
+
+
+def _maker(kind: str | None, folder: Path, name: str, recipe: Mapping[str, Any]) -> Callable[[], _Log] | None:
     if kind is None:
-        yield lambda _step, _numbers: None
-    elif kind == "tensorboard":
-        try:
+        return None
+    try:
+        if kind == "tensorboard":
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ValueError('--log tensorboard needs a package: pip install "protosphere[tensorboard]"') from None
-        with SummaryWriter(str(folder / "tensorboard")) as writer:
 
-            def write(step: int, numbers: Mapping[str, float]) -> None:
-                for key, value in numbers.items():
-                    writer.add_scalar(key, value, step)
-
-            yield write
-    elif kind == "wandb":
-        try:
+            return lambda: _TensorBoard(SummaryWriter(str(folder / "tensorboard")))
+        if kind == "wandb":
             import wandb
-        except ImportError:
-            raise ValueError('--log wandb needs a package: pip install "protosphere[wandb]"') from None
-        # The same name again is the same run again, resumed.
-        run = wandb.init(
-            project="protosphere",
-            name=name,
-            id=folder.resolve().name,
-            dir=str(folder),
-            config=dict(recipe),
-            resume="allow",
-        )
-        try:
-            yield lambda step, numbers: run.log(dict(numbers), step=step)
-        finally:
-            run.finish()
-    else:
-        raise ValueError(f"--log must be tensorboard or wandb; got {kind}")
+
+            # The same folder again is the same run again, resumed.
+            identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+            options = {"project": "protosphere", "id": identity, "dir": str(folder), "resume": "allow"}
+            return lambda: _WeightsAndBiases(wandb.init(name=name, config=dict(recipe), **options))
+    except ImportError:
+        raise ValueError(f'--log {kind} needs a package: pip install "protosphere[{kind}]"') from None
+    raise ValueError(f"--log must be tensorboard or wandb; got {kind}")
+
+
+class _TensorBoard:
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write(self, step: int, numbers: Numbers) -> None:
+        for key, value in numbers.items():
+            self._writer.add_scalar(key, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _WeightsAndBiases:
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def write(self, step: int, numbers: Numbers) -> None:
+        self._run.log(dict(numbers), step=step)
+
+    def close(self) -> None:
+        self._run.finish()

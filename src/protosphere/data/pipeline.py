@@ -58,9 +58,12 @@ class Augmentation:
         def drawn(*shape: int) -> Tensor:
             return torch.rand(shape, device=device, generator=generator)
 
-        boxes = self._boxes(count, height, width, device, generator)
-        flips = drawn(count) < self.flip if self.flip else None
-        floats = augment.resized_crop(images, boxes, self.size, flips=flips)
+        if self.crop == "none" and not self.flip and height == width == self.size:
+            floats = images / 255
+        else:
+            boxes = self._boxes(count, height, width, device, generator)
+            flips = drawn(count) < self.flip if self.flip else None
+            floats = augment.resized_crop(images, boxes, self.size, flips=flips)
         if any(self.jitter):
             strengths = torch.tensor(self.jitter, device=device)
             factors = (2 * drawn(count, 4) - 1) * strengths

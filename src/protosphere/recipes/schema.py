@@ -115,7 +115,7 @@ class Recipe(_Part):
         if self.loss.label_smoothing and self.loss.kind != "ce":
             raise ValueError("loss.label_smoothing is for the loss ce alone")
         if self.data.source in ("arrays", "folder") and self.data.path is None:
-            raise ValueError(f"data.path must say where the {self.data.source} are")
+            raise ValueError(f"data.path must say where the data are for the source {self.data.source}")
         if self.data.classes is not None and self.data.source != "folder":
             raise ValueError("data.classes is for the source folder alone")
         return self

@@ -48,7 +48,8 @@ def save_checkpoint(folder: Path, step: int, weights: Mapping[str, Tensor], stat
     """
     final = folder / _name(step)
     part = folder / f".{final.name}.part"
-    shutil.rmtree(part, ignore_errors=True)
+    for stale in folder.glob(".step-*.part"):  # Of processes that died while they saved.
+        shutil.rmtree(stale, ignore_errors=True)
     try:
         part.mkdir(parents=True)
         buffer = io.BytesIO()
@@ -62,13 +63,13 @@ def save_checkpoint(folder: Path, step: int, weights: Mapping[str, Tensor], stat
         if final.exists():
             shutil.rmtree(final)
         part.replace(final)
+        sync_folder(folder)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
         raise RunFolderError(f"{final} must be written; {(error.strerror or 'that failed').lower()}") from error
     except RunFolderError:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    sync_folder(folder)
     for old in _steps(folder)[:-_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     return final

@@ -25,17 +25,18 @@ class RunFolderError(ValueError):
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, and have it on the disk when this returns."""
-    temporary = path.with_name(f".{path.name}.part")
+    temporary = _part(path)
     try:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # A disk that has become read-only lets nothing go either.
+            temporary.unlink(missing_ok=True)
         raise RunFolderError(f"{path} must be written; {_reason(error)}") from error
-    sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:
@@ -45,6 +46,11 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _part(path: Path) -> Path:
+    """What a file is called until it is whole."""
+    return path.with_name(f".{path.name}.part")
 
 
 def _reason(error: OSError) -> str:
@@ -122,7 +128,8 @@ class RunFolder:
             if how is not None:
                 raise RunFolderError(f"{self.path} must be a run of this recipe; it holds another one: {how}")
             return
-        foreign = [entry.name for entry in self.path.iterdir() if entry.name != ".lock"] if self.path.exists() else []
+        own = {".lock", _part(self.recipe).name}  # The part is of a process that died while it wrote it.
+        foreign = [entry.name for entry in self.path.iterdir() if entry.name not in own] if self.path.exists() else []
         if foreign:
             raise RunFolderError(f"{self.path} must be empty or a run; it holds {sorted(foreign)[0]}")
         self.path.mkdir(parents=True, exist_ok=True)
@@ -146,11 +153,13 @@ class RunFolder:
             raise RunFolderError(f"{name} in {self.path} must be JSON; it is damaged") from None
 
     def log(self, record: Record) -> None:
-        """Add a record to the metrics. A line that was cut off by death is dropped when they are read."""
+        """Add a record to the metrics; it is on the disk when this returns. A line that was cut off is not read."""
         line = json.dumps(record, ensure_ascii=False) + "\n"
         try:
             with self.metrics.open("a", encoding="utf-8") as file:
                 file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             raise RunFolderError(f"{self.metrics} must be written; {_reason(error)}") from error
 

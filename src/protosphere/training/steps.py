@@ -109,7 +109,9 @@ class Steps:
         losses = []
         self.optimizer.zero_grad(set_to_none=True)
         for piece in zip(*(part.chunk(pieces) for part in parts), strict=True):
-            loss = self._loss(*piece) / pieces
+            loss = self._loss(*piece)
+            if pieces > 1:
+                loss = loss * (len(piece[0]) / len(parts[0]))
             loss.backward()
             losses.append(loss.detach())
         if self.settings.clip is not None:

@@ -1,0 +1,96 @@
+"""``evaluate RUN`` and ``measure RUN``: what was logged is found again; a report needs no torch; what is refused."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from protosphere.cli.app import app
+from protosphere.recipes.execute import latest
+from protosphere.runs import RunFolder
+
+runner = CliRunner()
+SHORT = ["--set", "optimisation.epochs=2", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of cross-entropy, and one of NONL whose weights are averaged."""
+    folder = tmp_path_factory.mktemp("runs")
+    for loss, settings in (("ce", []), ("nonl", ["--set", "optimisation.average=0.9"])):
+        arguments = ["train", f"digits-{loss}", "--out", str(folder / loss), *SHORT, *settings]
+        assert runner.invoke(app, arguments).exit_code == 0
+    return folder
+
+
+@pytest.mark.parametrize("loss", ["ce", "nonl"])
+def test_what_was_logged_is_found_again(runs: Path, loss: str) -> None:
+    logged = latest(runs / loss)
+    result = runner.invoke(app, ["evaluate", str(runs / loss), "--json", "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["step"] == logged["step"]
+    assert found["numbers"] == pytest.approx({name: logged[name] for name in found["numbers"]})
+    assert len(found["weakest"]) == 5
+    accuracies = [one["accuracy"] for one in found["weakest"]]
+    assert accuracies == sorted(accuracies)
+    shown = runner.invoke(app, ["evaluate", str(runs / loss), "--device", "cpu"]).stdout
+    assert f"test accuracy               {100 * logged['test_accuracy']:6.2f} %" in shown
+    assert f"Weakest classes: {found['weakest'][0]['name']} " in shown
+
+
+def test_a_run_is_measured(runs: Path) -> None:
+    result = runner.invoke(app, ["measure", str(runs / "nonl"), "--json"])
+    assert result.exit_code == 0, result.output
+    found, logged = json.loads(result.stdout)["metrics"], latest(runs / "nonl")
+    assert found == pytest.approx({name: logged[name] for name in found})
+    raw = json.loads(runner.invoke(app, ["measure", str(runs / "ce"), "--space", "raw", "--json"]).stdout)
+    assert {"bias_spread", "bias_offset"} <= set(raw["metrics"])
+    test = json.loads(runner.invoke(app, ["measure", str(runs / "nonl"), "--part", "test", "--json"]).stdout)
+    assert test["samples"] < json.loads(result.stdout)["samples"]
+
+
+@pytest.mark.whole_program
+def test_the_geometry_is_read_without_torch(runs: Path) -> None:
+    program = (
+        "import sys, json; from pathlib import Path; from safetensors.numpy import load_file;"
+        "from protosphere.runs import RunFolder; run = RunFolder(sys.argv[1]);"
+        "arrays = load_file(run.path / 'geometry.safetensors'); names = run.read_json('classes.json');"
+        "print(json.dumps({name: array.shape for name, array in arrays.items()} | {'names': len(names)}));"
+        "assert run.records() and 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(runs / "ce")], capture_output=True, text=True, check=True)
+    shapes = json.loads(done.stdout)
+    assert shapes["names"] == 10
+    assert shapes["class_means"] == shapes["prototypes"] == [10, 64]
+    for name in ("class_cosines", "prototype_cosines", "confusion"):
+        assert shapes[name] == [10, 10]
+    assert shapes["means_3d"] == shapes["prototypes_3d"] == [10, 3]
+    assert shapes["samples_3d"] == [shapes["sample_labels"][0], 3]
+
+
+@pytest.mark.bad_input
+def test_what_is_refused(runs: Path, tmp_path: Path) -> None:
+    def said(*arguments: str) -> str:
+        result = runner.invoke(app, list(arguments))
+        assert result.exit_code == 1, result.output
+        assert result.stderr.count("\n") == 1
+        return result.stderr.strip()
+
+    assert "must be a run folder, with a recipe; it is none" in said("evaluate", str(tmp_path))
+    assert "must be a run folder, with a recipe; it is none" in said("measure", str(tmp_path))
+    RunFolder(tmp_path / "begun").begin((runs / "ce/recipe.yaml").read_text())
+    assert "must have a checkpoint; it has none yet" in said("evaluate", str(tmp_path / "begun"))
+    assert "settings must leave what was trained as it is; loss.kind is ce there and nonl here" in said(
+        "evaluate", str(runs / "ce"), "--set", "loss.kind=nonl"
+    )
+    assert "--part must be train or test; got both" in said("measure", str(runs / "ce"), "--part", "both")
+    foreign = tmp_path / "foreign"
+    (runs / "ce").rename(foreign)  # Its checkpoint under another recipe.
+    (foreign / "recipe.yaml").write_text((runs / "nonl/recipe.yaml").read_text())
+    assert "must fit its recipe and data; it is of another model" in said("evaluate", str(foreign))
+    (foreign / "recipe.yaml").write_text("name: [")
+    assert "a recipe must be YAML" in said("evaluate", str(foreign))

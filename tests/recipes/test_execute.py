@@ -1,0 +1,102 @@
+"""A recipe in a run folder: other sources, other circumstances, folders of images from end to end."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from protosphere.data.sources import DataError
+from protosphere.recipes import build, catalog
+from protosphere.recipes.execute import execute, latest
+from protosphere.recipes.schema import Recipe, difference, with_settings
+from protosphere.recipes.trained import load_run
+from protosphere.runs import RunFolder, RunFolderError
+
+TINY = ["optimisation.epochs=2", "optimisation.batch=8", "evaluate_every=1", "encoder.backbone=small"]
+
+
+def _run(recipe: Recipe, folder: Path, **options) -> list:
+    return list(execute(recipe, RunFolder(folder), build.build_source(recipe), **options))
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """A folder of three classes, each a colour."""
+    generator = np.random.default_rng(0)
+    for part, count in (("train", 8), ("val", 4)):
+        for index, name in enumerate(("blue", "green", "red")):
+            (tmp_path / "images" / part / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = generator.integers(0, 60, (20, 24, 3), dtype=np.uint8)
+                pixels[..., 2 - index] += 180
+                Image.fromarray(pixels).save(tmp_path / "images" / part / name / f"{number}.png")
+    return tmp_path / "images"
+
+
+def test_a_folder_of_images(images: Path, tmp_path: Path) -> None:
+    """An ImageNet recipe, shrunk, on files; evaluated again from its run folder, with a list of classes."""
+    (tmp_path / "list.txt").write_text("red\nblue\n")
+    settings = [f"data.path={images}", f"data.classes={tmp_path}/list.txt", "data.workers=0", "views.size=16"]
+    settings += ["optimisation.warmup_epochs=0", "optimisation.rate=0.05", "optimisation.epochs=8"]
+    recipe = with_settings(catalog.recipe("imagenet100-nonl"), [*TINY[1:], *settings])
+    events = _run(recipe, tmp_path / "run")
+    assert events[-1].numbers["test_accuracy"] == 1
+    assert "intra_effective_rank" not in events[-1].numbers, "cheap metrics while images stream"
+    assert RunFolder(tmp_path / "run").read_json("classes.json") == ["red", "blue"]
+    run = load_run(tmp_path / "run")
+    assert len(run.test) == 8
+
+
+@pytest.mark.bad_input
+def test_an_unreadable_image_is_named_and_a_list_that_does_not_match(images: Path, tmp_path: Path) -> None:
+    settings = [f"data.path={images}", "data.classes=null", "data.workers=0", "views.size=16"]
+    recipe = with_settings(
+        catalog.recipe("imagenet100-ce"), ["optimisation.warmup_epochs=0", *TINY, *settings, "optimisation.batch=4"]
+    )
+    broken = images / "train/green/3.png"
+    broken.write_bytes(broken.read_bytes()[:50])
+    with pytest.raises(DataError, match=r"train/green/3\.png must be an image; it cannot be read"):
+        _run(recipe, tmp_path / "run")
+    (tmp_path / "list.txt").write_text("red\nyellow\n")
+    with pytest.raises(DataError, match=r"must have a folder for each of the 2 classes; it lacks 1 \(yellow\)"):
+        build.build_source(with_settings(recipe, [f"data.classes={tmp_path}/list.txt"]))
+
+
+def test_synthetic_images_and_cheap_metrics(tmp_path: Path) -> None:
+    settings = ["data.source=synthetic", "data.samples=40", "data.num_classes=4", "data.resolution=12", "views.size=8"]
+    recipe = with_settings(catalog.recipe("digits-nonl"), [*TINY, *settings, "views.crop=resized", "metrics=cheap"])
+    assert "nc4_agreement" not in _run(recipe, tmp_path / "run")[-1].numbers
+
+
+def test_a_run_is_resumed_under_other_circumstances_but_not_as_another(tmp_path: Path) -> None:
+    recipe = with_settings(catalog.recipe("digits-nonl"), ["optimisation.epochs=2", "save_every=1"])
+    asked = [False] * 20 + [True]
+    events = _run(recipe, tmp_path / "run", stop=lambda: asked.pop(0))
+    assert events[-1].progress.stopping
+    assert events[-1].progress.step == 21
+    other = with_settings(recipe, ["evaluate_every=2", "data.root=elsewhere"])
+    assert difference(recipe, other) is None
+    _run(other, tmp_path / "run", start="resume")
+    _run(recipe, tmp_path / "whole")
+    assert latest(tmp_path / "run") == latest(tmp_path / "whole")
+    wrong = with_settings(recipe, ["loss.temperature=0.3"])
+    with pytest.raises(RunFolderError, match=r"it holds another one: loss\.temperature is 0\.2 there and 0\.3 here"):
+        _run(wrong, tmp_path / "run", start="resume")
+
+
+def test_the_average_is_what_is_evaluated(tmp_path: Path) -> None:
+    settings = ["optimisation.epochs=2", "optimisation.average=0.99"]
+    plain, averaged = (with_settings(catalog.recipe("digits-nonl"), settings[:count]) for count in (1, 2))
+    one, other = (_run(recipe, tmp_path / name)[-1] for name, recipe in (("a", plain), ("b", averaged)))
+    assert one.progress.loss == other.progress.loss
+    assert one.numbers["nc1_ratio"] != other.numbers["nc1_ratio"]
+
+
+@pytest.mark.bad_input
+def test_a_class_without_training_images(tmp_path: Path) -> None:
+    arrays = {"x_train": np.zeros((4, 8, 8), np.uint8), "y_train": np.array([0, 0, 2, 2])}
+    np.savez(tmp_path / "data.npz", x_test=arrays["x_train"], y_test=arrays["y_train"], **arrays)
+    recipe = with_settings(catalog.recipe("digits-ce"), [f"data.path={tmp_path}/data.npz", "data.source=arrays"])
+    with pytest.raises(DataError, match="every class must have training images; class 1 has none"):
+        build.build_source(recipe)
