@@ -1,10 +1,6 @@
-"""``protosphere train`` and ``protosphere recipes``: from a name to a run folder; killed, resumed, refused."""
+"""``protosphere train`` and ``protosphere recipes``: from a name to a run folder; resumed, refused."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +12,6 @@ from protosphere.recipes import catalog
 from protosphere.recipes.execute import latest
 from protosphere.recipes.schema import from_yaml
 from protosphere.runs import RunFolder
-from protosphere.runs.checkpoints import load_checkpoint
 
 runner = CliRunner()
 SHORT = ["--set", "optimisation.epochs=4", "--set", "evaluate_every=1", "--set", "save_every=1", "--device", "cpu"]
@@ -41,32 +36,6 @@ def test_a_run_leaves_what_it_should(tmp_path: Path) -> None:
     again = runner.invoke(app, ["train", str(run.recipe), "--out", str(tmp_path / "again"), "--device", "cpu"])
     assert again.exit_code == 0
     assert latest(tmp_path / "again") == last
-
-
-@pytest.mark.whole_program
-def test_killed_and_resumed_is_uninterrupted(tmp_path: Path) -> None:
-    """SIGKILL after the second epoch's line, resumed: the same weights, bit for bit, and each record once."""
-    command = [sys.executable, "-m", "protosphere", "train", "digits-ntce", *SHORT, "--out"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    subprocess.run([*command, str(tmp_path / "whole")], env=environment, check=True, capture_output=True)
-    with subprocess.Popen(
-        [*command, str(tmp_path / "killed")], env=environment, stdout=subprocess.PIPE, text=True
-    ) as run:
-        for line in run.stdout:
-            if line.startswith("epoch 2"):
-                run.send_signal(signal.SIGKILL)
-                break
-    assert run.returncode == -signal.SIGKILL
-    assert load_checkpoint(tmp_path / "killed/checkpoints").step < load_checkpoint(tmp_path / "whole/checkpoints").step
-    subprocess.run([*command, str(tmp_path / "killed"), "--resume"], env=environment, check=True, capture_output=True)
-    whole, killed = (load_checkpoint(tmp_path / name / "checkpoints") for name in ("whole", "killed"))
-    assert whole.step == killed.step
-    assert all(torch.equal(whole.weights[name], killed.weights[name]) for name in whole.weights)
-    losses = [
-        [(record["epoch"], record.get("loss")) for record in RunFolder(tmp_path / name).records()]
-        for name in ("whole", "killed")
-    ]
-    assert losses[0] == losses[1]
 
 
 @pytest.mark.bad_input

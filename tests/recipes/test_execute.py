@@ -12,6 +12,7 @@ from protosphere.recipes.execute import execute, latest
 from protosphere.recipes.schema import Recipe, difference, with_settings
 from protosphere.recipes.trained import load_run
 from protosphere.runs import RunFolder, RunFolderError
+from protosphere.training import TrainingError
 
 TINY = ["optimisation.epochs=2", "optimisation.batch=8", "evaluate_every=1", "encoder.backbone=small"]
 
@@ -100,3 +101,22 @@ def test_a_class_without_training_images(tmp_path: Path) -> None:
     recipe = with_settings(catalog.recipe("digits-ce"), [f"data.path={tmp_path}/data.npz", "data.source=arrays"])
     with pytest.raises(DataError, match="every class must have training images; class 1 has none"):
         build.build_source(recipe)
+
+
+@pytest.mark.bad_input
+def test_data_that_have_changed_since(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (12, 8, 8), dtype=np.uint8)
+    recipe = with_settings(catalog.recipe("digits-ce"), [f"data.path={tmp_path}/data.npz", "data.source=arrays", *TINY])
+
+    def run(count: int, classes: int, start: str) -> None:
+        labels = np.arange(count) % classes
+        np.savez(tmp_path / "data.npz", x_train=images[:count], y_train=labels, x_test=images[:count], y_test=labels)
+        _run(recipe, tmp_path / "run", start=start)
+
+    run(12, 3, "fresh")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(RunFolderError, match="must be resumed with its own data; these have other classes"):
+        run(12, 4, "resume")
+    assert {path: path.read_bytes() for path in before} == before
+    with pytest.raises(TrainingError, match="that of step 2 is not; the last checkpoint is of step 2"):
+        run(9, 3, "resume")

@@ -22,16 +22,16 @@ import torch
 import typer
 
 from protosphere.recipes.execute import GEOMETRY
-from protosphere.runs import RunFolder
+from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import load_checkpoint
 
 Say = Callable[[str], None]
 # Epochs of training for each kill, and how many of them a process lives at most: so all kills land before the end.
-EPOCHS_A_KILL = 3
-_LIFE = 2.5
+EPOCHS_A_KILL = 2
+_LIFE = 1.75
 # Far beyond what the end of a process takes; whatever takes longer hangs.
 _HANGS = 120
-_ENDED = ("done;", "there is nothing left to do")
+_BEGUN, _EPOCH, _ENDED = "digits-ntce:", "epoch ", ("done;", "there is nothing left to do")
 
 
 class Broken(AssertionError):
@@ -82,7 +82,7 @@ def uninterrupted(folder: Path, *, epochs: int) -> Whole:
     times = []
     with _training(folder, epochs) as process:
         for line in _lines(process):
-            if line.startswith(("digits-ntce:", "epoch ")):
+            if line.startswith((_BEGUN, _EPOCH)):
                 times.append(time.perf_counter())
         status = process.wait(_HANGS)
     if status != 0 or len(times) != epochs + 1:
@@ -148,7 +148,7 @@ def trained(
         if moment is not None:
             for line in lines:
                 said.append(line)
-                if sum(one.startswith("epoch ") for one in said) == int(moment):
+                if sum(one.startswith((_BEGUN, _EPOCH)) for one in said) > int(moment):
                     break
             with suppress(subprocess.TimeoutExpired):
                 process.wait(whole.seconds(moment % 1, first=moment < 1))
@@ -156,10 +156,10 @@ def trained(
         said.extend(lines)
         status = process.wait(_HANGS)
     ending = Ending(status, "".join(said))
-    asked = moment is not None
-    fine = {0} if number == signal.SIGTERM or not asked else {-number}
-    if not (status in fine or (ending.is_whole and status in {0, -number if asked else 0})):
-        raise Broken(f"a process must end with status {fine.pop()}; it ended with {status}, having said {ending.said}")
+    expected = 0 if moment is None or number == signal.SIGTERM else -number
+    too_late = moment is not None and ending.is_whole and status in (0, -number)
+    if status != expected and not too_late:
+        raise Broken(f"a process must end with status {expected}; it ended with {status}, having said {ending.said}")
     return ending
 
 
@@ -265,10 +265,14 @@ def main() -> int:
     parser.add_argument("--signal", choices=["SIGKILL", "SIGTERM"], default="SIGKILL")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(10_000) if options.seed is None else options.seed
+    number = signal.Signals[options.signal]
     with tempfile.TemporaryDirectory(prefix="protosphere-kills-") as folder:
-        whole = uninterrupted(Path(folder) / "whole", epochs=max(2, EPOCHS_A_KILL * options.kills))
-        number = signal.Signals[options.signal]
-        differing = disturbed(Path(folder), whole, kills=options.kills, seed=seed, number=number)
+        try:
+            whole = uninterrupted(Path(folder) / "whole", epochs=max(2, EPOCHS_A_KILL * options.kills))
+            differing = disturbed(Path(folder), whole, kills=options.kills, seed=seed, number=number)
+        except (Broken, RunFolderError) as error:
+            typer.echo(f"broken: {error}")
+            return 1
     typer.echo(f"different: {', '.join(differing)}" if differing else "identical")
     return 1 if differing else 0
 

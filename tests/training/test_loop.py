@@ -176,3 +176,21 @@ def test_losses_and_weights_that_explode(data: ImageSet) -> None:
         record.checkpoint()
     with pytest.raises(ValueError, match="must divide into equal pieces; got 16 samples and 3 pieces"):
         dataclasses.replace(SETTINGS, accumulate=3)
+
+
+@pytest.mark.bad_input
+def test_a_checkpoint_of_something_else(data: ImageSet, tmp_path: Path) -> None:
+    for record in train(_objective(), MemoryFeed(data, AUGMENTATION), SETTINGS):
+        save_checkpoint(tmp_path, record.step, *record.checkpoint())
+        break
+    saved = load_checkpoint(tmp_path)
+    fewer = data.chosen(torch.arange(66))
+    for objective, images, settings in (
+        (_objective(classes=4), data, SETTINGS),
+        (_objective(), fewer, SETTINGS),
+        (_objective(), data, dataclasses.replace(SETTINGS, average=0.9)),
+    ):
+        with pytest.raises(
+            TrainingError, match="must be of this model, data and optimizer to go on from; that of step 2"
+        ):
+            _run(objective, images, settings, resume=saved)

@@ -65,8 +65,11 @@ def execute(
             raise RunFolderError(f"{folder.path} must be resumed (--resume) or be another folder; it has a run already")
         objective = fresh_objective(recipe, source, device)
         feeds = build.build_feeds(recipe, source, device)
+        names = list(source.train.class_names)
+        if checkpoint is not None and folder.read_json("classes.json") != names:
+            raise RunFolderError(f"{folder.path} must be resumed with its own data; these have other classes")
         folder.write_json("machine.json", machine(device))
-        folder.write_json("classes.json", list(source.train.class_names))
+        folder.write_json("classes.json", names)
         folder.forget_after(0 if checkpoint is None else checkpoint.step)
         settings = build.build_settings(recipe, device=device, report_every=report_every)
         try:

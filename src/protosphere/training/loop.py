@@ -73,18 +73,25 @@ def train(
         A record at the end of each epoch, and in between as often as the settings ask.
 
     Raises:
-        TrainingError: the loss is no longer a number, or exploded.
+        TrainingError: the loss is no longer a number, or exploded; or the checkpoint is of something else.
     """
     per_epoch = whole_batches(len(feed), settings.batch)
     losses = torch.zeros(per_epoch, device=feed.device)
     first = 0
-    if resume is not None:
-        objective.load_state_dict(resume.weights)
-        first = resume.step
     steps = Steps(objective, feed, settings)
     if resume is not None:
-        steps.restore(resume.state)
-        losses[: first % per_epoch] = resume.state["losses"].to(feed.device)
+        first = resume.step
+        try:
+            objective.load_state_dict(resume.weights)
+            steps.restore(resume.state)
+            losses[: first % per_epoch] = resume.state["losses"].to(feed.device)
+            same = resume.state["samples"] == len(feed)
+        except (RuntimeError, KeyError, ValueError, TypeError, AttributeError):
+            same = False
+        if not same:
+            raise TrainingError(
+                f"a checkpoint must be of this model, data and optimizer to go on from; that of step {first} is not"
+            )
     objective.train()
     begun, since = time.perf_counter(), first
     for epoch in range(first // per_epoch, settings.schedule.epochs):
@@ -103,7 +110,7 @@ def train(
             def checkpoint(
                 seen: Tensor = losses[: 0 if end else place + 1],
             ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-                return _finite(objective.state_dict()), steps.state() | {"losses": seen.cpu()}
+                return _finite(objective.state_dict()), steps.state() | {"losses": seen.cpu(), "samples": len(feed)}
 
             averaged = nullcontext if steps.average is None else steps.average.applied
             yield Progress(done, done / per_epoch, loss, rate, speed, end, stopping, checkpoint, averaged)
