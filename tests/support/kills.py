@@ -34,7 +34,7 @@ _HANGS = 120
 _BEGUN, _EPOCH, _ENDED = "digits-ntce:", "epoch ", ("done;", "there is nothing left to do")
 
 
-class Broken(AssertionError):
+class BrokenRunError(AssertionError):
     """A process or its folder was not as it must be after a kill."""
 
 
@@ -86,7 +86,7 @@ def uninterrupted(folder: Path, *, epochs: int) -> Whole:
                 times.append(time.perf_counter())
         status = process.wait(_HANGS)
     if status != 0 or len(times) != epochs + 1:
-        raise Broken(f"a run that nobody disturbs must end; it had status {status} and {len(times) - 1} epochs")
+        raise BrokenRunError(f"a run that nobody disturbs must end; it had status {status} and {len(times) - 1} epochs")
     return Whole(folder, epochs, times[1] - times[0], (times[-1] - times[1]) / (epochs - 1))
 
 
@@ -118,7 +118,7 @@ def disturbed(
         What differs.
 
     Raises:
-        Broken: a process did not end as it must, or left a folder that is damaged.
+        BrokenRunError: a process did not end as it must, or left a folder that is damaged.
     """
     moments = random.Random(seed)
     say(f"{kills} × {number.name}, moments of seed {seed}; an epoch takes {whole.epoch:.2f} s")
@@ -159,7 +159,9 @@ def trained(
     expected = 0 if moment is None or number == signal.SIGTERM else -number
     too_late = moment is not None and ending.is_whole and status in (0, -number)
     if status != expected and not too_late:
-        raise Broken(f"a process must end with status {expected}; it ended with {status}, having said {ending.said}")
+        raise BrokenRunError(
+            f"a process must end with status {expected}; it ended with {status}, having said {ending.said}"
+        )
     return ending
 
 
@@ -170,23 +172,25 @@ def check(folder: Path, whole: Whole, ending: Ending, *, number: signal.Signals,
         The step of its checkpoint; 0 if there is none.
 
     Raises:
-        Broken: it is not, or steps are lost.
+        BrokenRunError: it is not, or steps are lost.
     """
     run = RunFolder(folder)
     checkpoint = load_checkpoint(run.checkpoints)  # Whole, or none; damage raises.
     step = 0 if checkpoint is None else checkpoint.step
     if step < at_least:
-        raise Broken(f"what is saved must stay; step {at_least} was, and now the last is {step}")
+        raise BrokenRunError(f"what is saved must stay; step {at_least} was, and now the last is {step}")
     if number == signal.SIGTERM and f"stopped at step {step}, which is saved" not in ending.said:
-        raise Broken(f"a process that is asked to stop must say where; step {step} is saved, and it said {ending.said}")
+        raise BrokenRunError(
+            f"a process that is asked to stop must say where; step {step} is saved, and it said {ending.said}"
+        )
     lines = run.metrics.read_text(encoding="utf-8").splitlines() if run.metrics.exists() else []
     for line in lines[:-1]:
         json.loads(line)
     records, expected = _records(folder), _records(whole.folder)
     if records != expected[: len(records)]:
-        raise Broken(f"metrics must be those of the undisturbed run so far; in {folder} they are not")
+        raise BrokenRunError(f"metrics must be those of the undisturbed run so far; in {folder} they are not")
     if any(record["step"] <= step for record in map(json.loads, expected[len(records) :])):
-        raise Broken(f"metrics must be there for all that is saved; in {folder} some are missing")
+        raise BrokenRunError(f"metrics must be there for all that is saved; in {folder} some are missing")
     return step
 
 
@@ -270,7 +274,7 @@ def main() -> int:
         try:
             whole = uninterrupted(Path(folder) / "whole", epochs=max(2, EPOCHS_A_KILL * options.kills))
             differing = disturbed(Path(folder), whole, kills=options.kills, seed=seed, number=number)
-        except (Broken, RunFolderError) as error:
+        except (BrokenRunError, RunFolderError) as error:
             typer.echo(f"broken: {error}")
             return 1
     typer.echo(f"different: {', '.join(differing)}" if differing else "identical")
