@@ -6,10 +6,10 @@ python benchmarks/prototypes.py
 from collections.abc import Callable
 from typing import Any
 
-import harness
 import numpy as np
 from sklearn.neighbors import NearestCentroid
 
+import harness
 from protosphere.classifiers import PrototypeClassifier
 
 SAMPLES, DIM, CLASSES = 1_000_000, 512, 1000

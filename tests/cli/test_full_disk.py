@@ -38,7 +38,7 @@ def train(*options):
     seen.append({"status": ran.returncode, "stdout": ran.stdout, "stderr": ran.stderr})
 seen = []
 train()
-subprocess.run(["mount", "-o", f"remount,size={large}", disk], check=True)
+subprocess.run(["mount", "-t", "tmpfs", "-o", f"remount,size={large}", "none", disk], check=True)
 train("--resume")
 print(json.dumps(seen))
 """

@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import pickle
 import sys
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 
@@ -123,9 +124,9 @@ def test_crops_are_those_of_torchvision(files: ImageFiles) -> None:
         expected.append(crop(read(path)))
     ((images, labels),) = feed.batches(len(files), seed=3, epoch=2)
     assert images.dtype == torch.uint8
-    assert images.shape == (11, 3, 16, 16)
+    assert images.shape == (11, 1, 3, 16, 16)
     # The order is not that of the files, so each image is looked for among all.
-    matches = (images[:, None] == torch.stack(expected)).flatten(2).all(2)
+    matches = (images == torch.stack(expected)).flatten(2).all(2)
     assert matches.sum(0).tolist() == matches.sum(1).tolist() == [1] * 11
     assert torch.equal(files.labels[matches.int().argmax(1)], labels)
 
@@ -137,12 +138,12 @@ def test_the_other_crops_take_the_middle(crop: str, side: int, files: ImageFiles
     middle = v2.Compose([v2.Resize(side, antialias=True), v2.CenterCrop(16)])
     expected = torch.stack([middle(read(path)) for path in files.paths])
     ((images, labels),) = feed.batches(11, seed=0, epoch=0)
-    assert (images[:, None] == expected).flatten(2).all(2).sum(0).tolist() == [1] * 11
+    assert (images == expected).flatten(2).all(2).sum(0).tolist() == [1] * 11
     torch.manual_seed(5)
     prepared, same = feed.prepared(images, labels)
     torch.manual_seed(5)
-    assert torch.equal(prepared, policy(images))
-    assert same is labels
+    assert torch.equal(prepared, policy(images[:, 0]))
+    assert torch.equal(same, labels)
 
 
 def test_the_rest_of_the_augmentation_does_not_crop_again(files: ImageFiles) -> None:
@@ -150,7 +151,19 @@ def test_the_rest_of_the_augmentation_does_not_crop_again(files: ImageFiles) -> 
     feed = FileFeed(files, policy, device="cpu", workers=0)
     images, labels = next(feed.batches(4, seed=0, epoch=0))
     prepared, _ = feed.prepared(images, labels)
-    assert torch.equal(as_bytes(prepared), images.flip(3))
+    assert torch.equal(as_bytes(prepared), images[:, 0].flip(3))
+
+
+def test_each_view_is_cut_anew_and_views_come_one_after_the_other(files: ImageFiles) -> None:
+    feed = FileFeed(files, replace(RESIZED, flip=0.0), device="cpu", views=2, workers=0)
+    images, labels = next(feed.batches(4, seed=0, epoch=0))
+    assert images.shape == (4, 2, 3, 16, 16)
+    assert not torch.equal(images[:, 0], images[:, 1])
+    prepared, twice = feed.prepared(images, labels)
+    assert torch.equal(as_bytes(prepared), torch.cat([images[:, 0], images[:, 1]]))
+    assert torch.equal(twice, torch.cat([labels, labels]))
+    clean, _ = next(feed.in_order(4))
+    assert clean.shape == (4, 3, 16, 16)
 
 
 def test_seed_and_epoch_decide_and_nothing_else(files: ImageFiles) -> None:
@@ -173,8 +186,8 @@ def test_whole_batches_have_every_sample_once(files: ImageFiles) -> None:
     assert (len(feed), feed.device) == (9, torch.device("cpu"))
     batches = list(feed.batches(3, seed=0, epoch=0))
     images = torch.cat([images for images, _ in batches])
-    expected = next(feed.batches(9, seed=1, epoch=0))[0]
-    assert (images[:, None] == expected).flatten(2).all(2).sum(0).tolist() == [1] * 9
+    expected = next(feed.batches(9, seed=1, epoch=0))[0][:, 0]
+    assert (images == expected).flatten(2).all(2).sum(0).tolist() == [1] * 9
     assert torch.bincount(torch.cat([labels for _, labels in batches])).tolist() == [4, 5]
     assert [len(labels) for _, labels in feed.batches(4, seed=0, epoch=0)] == [4, 4]
     assert [len(labels) for _, labels in feed.batches(100, seed=0, epoch=0)] == [9]
@@ -227,7 +240,7 @@ def test_whatever_a_file_holds_is_read_as_rgb(mode: str, tmp_path: Path) -> None
 
 
 def test_the_cut_can_be_sent_to_a_process_that_is_not_forked(files: ImageFiles) -> None:
-    cut = _Cut(RESIZED)
+    cut = _Cut(RESIZED, 1)
     key = (files.paths[0], (0, 1, 2))
     assert torch.equal(pickle.loads(pickle.dumps(cut))[key], cut[key])
 

@@ -29,6 +29,9 @@ Say = Callable[[str], None]
 # Epochs of training for each kill, and how many of them a process lives at most: so all kills land before the end.
 EPOCHS_A_KILL = 2
 _LIFE = 1.75
+# Saving is quick, and chance would seldom hit it: each kill of this number waits for the next one to begin.
+_AIMED = 4
+_GLANCE = 0.001
 # Far beyond what the end of a process takes; whatever takes longer hangs.
 _HANGS = 120
 _BEGUN, _EPOCH, _ENDED = "digits-ntce:", "epoch ", ("done;", "there is nothing left to do")
@@ -102,9 +105,11 @@ def disturbed(
     """Kill the same training so many times, let it end, and compare.
 
     A moment is drawn in epochs since the process has begun to train, imports over: whole epochs are waited for as the
-    process tells of them, and the rest is a share of the time that an epoch took. So kills land in training,
-    evaluation and saving, however busy the machine is. A process that ends before its moment was not killed; if all
-    the work is done before all kills are, it is compared and begun again in another folder.
+    process tells of them, and the rest is a share of the time that an epoch took. So kills land in training and
+    evaluation, however busy the machine is; every fourth one then waits for a checkpoint to be under way.
+
+    A process that ends before its moment was not killed. If all the work is done before all kills are, it is compared
+    and begun again in another folder.
 
     Args:
         folder: where the runs go.
@@ -128,7 +133,7 @@ def disturbed(
         run, reached, over = folder / f"round-{rounds}", 0, False
         while not over:
             moment = moments.uniform(0, _LIFE) if done < kills else None
-            ending = trained(run, whole, moment=moment, number=number)
+            ending = trained(run, whole, moment=moment, number=number, saving=done % _AIMED == _AIMED - 1)
             over = ending.is_whole
             if not over:
                 done += 1
@@ -139,9 +144,25 @@ def disturbed(
 
 
 def trained(
-    folder: Path, whole: Whole, *, moment: float | None = None, number: signal.Signals = signal.SIGKILL
+    folder: Path,
+    whole: Whole,
+    *,
+    moment: float | None = None,
+    number: signal.Signals = signal.SIGKILL,
+    saving: bool = False,
 ) -> Ending:
-    """Start or resume the run of a folder, and let it end or send it a signal at a moment, in epochs."""
+    """Start or resume the run of a folder, and let it end or send it a signal at a moment, in epochs.
+
+    Args:
+        folder: of the run.
+        whole: how long it is.
+        moment: when the signal comes; None lets the run end.
+        number: of the signal.
+        saving: it comes with the first checkpoint that is being written after the moment.
+
+    Raises:
+        BrokenRunError: the process did not end as it must.
+    """
     said = []
     with _training(folder, whole.epochs, "--resume") as process:
         lines = _lines(process)
@@ -152,6 +173,8 @@ def trained(
                     break
             with suppress(subprocess.TimeoutExpired):
                 process.wait(whole.seconds(moment % 1, first=moment < 1))
+            if saving:
+                _await_saving(folder, process)
             process.send_signal(number)
         said.extend(lines)
         status = process.wait(_HANGS)
@@ -225,6 +248,14 @@ def _training(folder: Path, epochs: int, *options: str) -> Iterator["subprocess.
             yield process
         finally:
             process.kill()
+
+
+def _await_saving(folder: Path, process: "subprocess.Popen[str]") -> None:
+    """Wait until a checkpoint is half-written that was not before, or the process has ended."""
+    before = set(folder.glob("checkpoints/.*.part"))
+    while process.poll() is None and set(folder.glob("checkpoints/.*.part")) <= before:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GLANCE)
 
 
 def _lines(process: "subprocess.Popen[str]") -> Iterator[str]:

@@ -6,6 +6,7 @@ from protosphere.classifiers.class_means import ClassMeans, class_means
 from protosphere.classifiers.cosine import CosineClassifier
 from protosphere.classifiers.fixed import FixedFrameClassifier
 from protosphere.classifiers.linear import LinearClassifier
+from protosphere.classifiers.mean import MeanClassifier
 
 if TYPE_CHECKING:
     from protosphere.classifiers.prototypes import PrototypeClassifier
@@ -15,6 +16,7 @@ __all__ = [
     "CosineClassifier",
     "FixedFrameClassifier",
     "LinearClassifier",
+    "MeanClassifier",
     "PrototypeClassifier",
     "class_means",
 ]

@@ -24,8 +24,5 @@ def recipes(
         if name is not None:
             typer.echo(recipe_named(name, settings or []).to_yaml(), nl=False)
             return
-    for family in catalog.FAMILIES:
-        variants = ", ".join(f"{family}-{loss}" for loss in catalog.LOSSES)
-        typer.echo(f"{variants}\n    {catalog.expectation(family)}")
-    for single in catalog.SINGLE:
-        typer.echo(f"{single}\n    {catalog.expectation(single)}")
+    for names, _ in catalog.groups():
+        typer.echo(f"{', '.join(names)}\n    {catalog.expectation(names[0])}")

@@ -16,7 +16,8 @@ class Feed(Protocol):
     """Images for training and for evaluation.
 
     A batch comes in two steps, so that the second can be compiled with the model: :meth:`batches` finds or loads it,
-    :meth:`prepared` augments it on the device, with random numbers of the device's own generator.
+    :meth:`prepared` augments it on the device, with random numbers of the device's own generator. Where a feed has
+    several views, each sample comes out so many times, all samples of one view after those of another.
     """
 
     @property
@@ -47,11 +48,13 @@ class MemoryFeed:
     Args:
         data: on the device.
         augmentation: what is done to the images.
+        views: how often each image of a batch is augmented, each time anew.
     """
 
-    def __init__(self, data: ImageSet, augmentation: Augmentation) -> None:
+    def __init__(self, data: ImageSet, augmentation: Augmentation, *, views: int = 1) -> None:
         self.data = data
         self.augmentation = augmentation
+        self.views = views
 
     @property
     def device(self) -> torch.device:
@@ -69,7 +72,7 @@ class MemoryFeed:
 
     def prepared(self, *parts: Tensor) -> Batch:
         """The samples of these indices."""
-        (index,) = parts
+        index = parts[0].repeat(self.views)
         return self.augmentation(self.data.images[index]), self.data.labels[index]
 
     def in_order(self, size: int) -> Iterator[Batch]:

@@ -103,6 +103,7 @@ class FileFeed:
         data: the files.
         augmentation: what is done to the images.
         device: where batches come out.
+        views: how often each image of a batch is cut and augmented, each time anew.
         workers: processes, no more than there are cores; with 0 this one decodes.
 
     Raises:
@@ -110,7 +111,13 @@ class FileFeed:
     """
 
     def __init__(
-        self, data: ImageFiles, augmentation: Augmentation, *, device: torch.device | str, workers: int = 8
+        self,
+        data: ImageFiles,
+        augmentation: Augmentation,
+        *,
+        device: torch.device | str,
+        views: int = 1,
+        workers: int = 8,
     ) -> None:
         if workers < 0:
             raise DataError(f"workers must be 0 or more; got {workers}")
@@ -118,7 +125,7 @@ class FileFeed:
         self.augmentation = augmentation
         self._device = torch.device(device)
         self._rest = augmentation if augmentation.crop == "padded" else replace(augmentation, crop="none")
-        cut = _Cut(augmentation)
+        cut = _Cut(augmentation, views)
         self._training, self._evaluation = (_Decoded(cut, self._device, workers) for _ in range(2))
 
     @property
@@ -130,7 +137,7 @@ class FileFeed:
         return len(self.data)
 
     def batches(self, size: int, *, seed: int, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
-        """Images, cut but otherwise as they are, and labels."""
+        """Images, cut but otherwise as they are, (samples, views, channels, size, size), and labels."""
         paths = self.data.paths
         order = shuffled(len(self), seed=seed, epoch=epoch)
         labels = self.data.labels[order].to(self.device)
@@ -144,7 +151,8 @@ class FileFeed:
     def prepared(self, *parts: Tensor) -> Batch:
         """The augmentation less its crop, which the workers have made; shifts of padded crops are made here."""
         images, labels = parts
-        return self._rest(images), labels
+        views = images.shape[1]
+        return self._rest(images.transpose(0, 1).flatten(0, 1)), labels.repeat(views)
 
     def in_order(self, size: int) -> Iterator[Batch]:
         """All samples, the middle of each."""
@@ -154,7 +162,7 @@ class FileFeed:
         paths = self.data.paths
         keys: Iterator[list[_Key]] = ([(path, None) for path in paths[start : start + size]] for start in starts)
         for start, images in zip(starts, self._evaluation.batches(keys), strict=True):
-            yield clean(images), labels[start : start + size]
+            yield clean(images.squeeze(1)), labels[start : start + size]
 
 
 def sample_seed(seed: int, epoch: int, index: int) -> int:
@@ -167,9 +175,10 @@ def sample_seed(seed: int, epoch: int, index: int) -> int:
 
 
 class _Cut(Dataset[Tensor | str]):
-    """Bytes of an image of the right size; for one that cannot be read, the sentence that says so."""
+    """Bytes of an image of the right size, once a view; for one that cannot be read, the sentence that says so."""
 
-    def __init__(self, augmentation: Augmentation) -> None:
+    def __init__(self, augmentation: Augmentation, views: int) -> None:
+        self.views = views
         v2 = _torchvision("transforms.v2")
         size = augmentation.size
         middle = v2.CenterCrop(size)
@@ -191,11 +200,11 @@ class _Cut(Dataset[Tensor | str]):
         except Exception as error:  # Whatever a damaged file makes Pillow raise.
             return f"{path} must be an image; it cannot be read ({_reason(error)})"
         if drawn is None:
-            return self.evaluation(pixels)  # type: ignore[no-any-return]
+            return self.evaluation(pixels)[None]  # type: ignore[no-any-return]
         with torch.random.fork_rng(devices=[]):
             # torch.manual_seed would seed the GPU as well.
             torch.default_generator.manual_seed(sample_seed(*drawn))
-            return self.training(pixels)  # type: ignore[no-any-return]
+            return torch.stack([self.training(pixels) for _ in range(self.views)])
 
 
 class _Decoded:

@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
+from protosphere.classifiers import MeanClassifier, class_means
+from protosphere.classifiers.class_means import empty_means
 from protosphere.data.feeds import Feed
 from protosphere.evaluation.features import Outputs, batch_outputs, outputs
 from protosphere.geometry import normalise
@@ -46,6 +48,8 @@ def assess(
     ``class_accuracy`` (K), NaN where the test part has none; and, in the three directions in which class means differ
     most, ``means_3d``, ``prototypes_3d`` and ``samples_3d`` with ``sample_labels``, some of the test part.
 
+    A head that is class means takes those of the training images first, so that its accuracy is that of the prototypes.
+
     Args:
         objective: it is left in the mode it was in.
         train: the training images.
@@ -54,8 +58,6 @@ def assess(
         batch: images at a time.
         progress: called with the share that is done.
     """
-    prototypes = objective.head.prototypes
-    assert isinstance(prototypes, Tensor)
     share = len(train) / (len(train) + len(test))
 
     def first(done: float) -> None:
@@ -64,44 +66,58 @@ def assess(
     def second(done: float) -> None:
         progress(share + (1 - share) * done)
 
-    means, correct, values = _measured(objective, train, prototypes, metrics, batch, first)
+    means, values = _measured(objective, train, metrics, batch, first)
     found = outputs(objective, test, batch=batch, progress=second)
     unit = normalise(found.features)
     nearest = torch.cdist(unit, means.to(unit)).argmin(1)
     numbers = {
-        "train_accuracy": correct,
         "test_accuracy": _share(found.decisions == found.labels),
         "nearest_mean_accuracy": _share(nearest == found.labels),
         **values,
     }
-    return Assessment(numbers, _geometry(means, normalise(prototypes.detach().float()), found, unit))
+    return Assessment(numbers, _geometry(means, normalise(_prototypes(objective).float()), found, unit))
+
+
+def _prototypes(objective: Objective) -> Tensor:
+    prototypes = objective.head.prototypes
+    assert isinstance(prototypes, Tensor)
+    return prototypes.detach()
 
 
 def _measured(
     objective: Objective,
     feed: Feed,
-    prototypes: Tensor,
     metrics: Literal["all", "cheap"],
     batch: int,
     progress: Callable[[float], None],
-) -> tuple[Float[Tensor, "classes dim"], float, dict[str, float]]:
-    """Class means, accuracy and metrics of the training part."""
-    prototypes = prototypes.detach()
+) -> tuple[Float[Tensor, "classes dim"], dict[str, float]]:
+    """Class means, and accuracy and metrics of the training part; a head that is class means takes them."""
+    head = objective.head
     if metrics == "all":
         found = outputs(objective, feed, batch=batch, progress=progress)
-        measured = examine(found.features, found.labels, prototypes)
-        return measured.statistics.means, _share(found.decisions == found.labels), measured.values
-    classes, dim = prototypes.shape
-    collapse = NeuralCollapse(dim, classes, prototypes, metrics="cheap").to(prototypes.device)
-    correct = torch.zeros((), dtype=torch.long, device=prototypes.device)
+        decisions = found.decisions
+        if isinstance(head, MeanClassifier):
+            head.take(class_means(found.features, found.labels, num_classes=len(head.prototypes)))
+            decisions = head.predict(found.features)
+        measured = examine(found.features, found.labels, _prototypes(objective))
+        return measured.statistics.means, {"train_accuracy": _share(decisions == found.labels)} | measured.values
+    classes, dim = _prototypes(objective).shape
+    collapse = NeuralCollapse(dim, classes, lambda: _prototypes(objective), metrics="cheap").to(feed.device)
+    means = empty_means(classes, dim, device=feed.device)
+    correct = torch.zeros((), dtype=torch.long, device=feed.device)
     done = 0
     for part in batch_outputs(objective, feed, batch=batch):
         collapse.update(part.features, part.labels)
         correct += (part.decisions == part.labels).sum()
+        if isinstance(head, MeanClassifier):
+            means = means.added(part.features, part.labels)
         done += len(part.labels)
         progress(done / len(feed))
-    values = {name: float(value) for name, value in collapse.compute().items()}
-    return collapse.means, int(correct) / len(feed), values
+    accuracy = {"train_accuracy": int(correct) / len(feed)}
+    if isinstance(head, MeanClassifier):
+        head.take(means)
+        accuracy = {}  # Decisions were made before there were means.
+    return collapse.means, accuracy | {name: float(value) for name, value in collapse.compute().items()}
 
 
 def _share(chosen: Tensor) -> float:

@@ -6,18 +6,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protosphere.classifiers import CosineClassifier, FixedFrameClassifier, LinearClassifier
+from protosphere.classifiers import CosineClassifier, FixedFrameClassifier, LinearClassifier, MeanClassifier
 from protosphere.data.feeds import Feed, MemoryFeed
 from protosphere.data.folders import IMAGENET_MEAN, IMAGENET_STD, FileFeed, ImageFiles, load_folder
 from protosphere.data.pipeline import Augmentation
 from protosphere.data.sources import DataError, ImageSet, Part, Source, hold_out, load, synthetic
-from protosphere.encoders import backbone, neck
-from protosphere.losses import dot_regression_loss, nonl_loss, normface_loss, ntce_loss
+from protosphere.encoders import backbone, neck, projection
+from protosphere.losses import dot_regression_loss, nonl_loss, normface_loss, ntce_loss, prototype_loss, scl_loss
 from protosphere.recipes import schema
 from protosphere.training import Objective, Schedule, Settings
 from protosphere.training.objective import Loss
 
 _CONTRASTS = {"normface": normface_loss, "ntce": ntce_loss, "nonl": nonl_loss}
+_SAMPLES = {"scl": scl_loss, "proto": prototype_loss}
 
 
 def build_source(recipe: schema.Recipe, *, download: bool = False) -> Source:
@@ -54,17 +55,18 @@ def build_feeds(recipe: schema.Recipe, source: Source, device: torch.device | st
     train, test = source.train, source.test
     mean, std = train.channel_statistics() if isinstance(train, ImageSet) else (IMAGENET_MEAN, IMAGENET_STD)
     augmentation = Augmentation(
-        **recipe.views.model_dump(), blur_kernel=_blur_kernel(recipe.views.size), mean=mean, std=std
+        **recipe.views.model_dump(exclude={"count"}), blur_kernel=_blur_kernel(recipe.views.size), mean=mean, std=std
     )
-    first, second = (_feed(part, augmentation, device, recipe.data.workers) for part in (train, test))
+    first, second = (_feed(part, augmentation, device, recipe) for part in (train, test))
     return first, second
 
 
-def _feed(part: Part, augmentation: Augmentation, device: torch.device | str, workers: int) -> Feed:
+def _feed(part: Part, augmentation: Augmentation, device: torch.device | str, recipe: schema.Recipe) -> Feed:
+    views = recipe.views.count
     if isinstance(part, ImageSet):
-        return MemoryFeed(part.to(device), augmentation)
+        return MemoryFeed(part.to(device), augmentation, views=views)
     assert isinstance(part, ImageFiles)
-    return FileFeed(part, augmentation, device=torch.device(device), workers=workers)
+    return FileFeed(part, augmentation, device=torch.device(device), views=views, workers=recipe.data.workers)
 
 
 def _blur_kernel(size: int) -> int:
@@ -73,15 +75,18 @@ def _blur_kernel(size: int) -> int:
 
 
 def build_objective(recipe: schema.Recipe, *, num_classes: int, in_channels: int) -> Objective:
-    """Encoder, head and loss."""
+    """Encoder (backbone, neck and projection, one after the other), head and loss."""
     body = backbone(recipe.encoder.backbone, stem=recipe.encoder.stem, in_channels=in_channels)
     dim = body.num_features
     if not isinstance(dim, int):
         raise schema.RecipeError(
             f"encoder.backbone must say how wide its features are; {recipe.encoder.backbone} does not"
         )
-    encoder = nn.Sequential(body, neck(recipe.encoder.neck, dim))
-    return Objective(encoder, _head(recipe.loss, dim, num_classes), _loss(recipe.loss))
+    how = recipe.encoder
+    last = projection(how.projection, dim, hidden=how.projection_hidden, out=how.projection_dim)
+    encoder = nn.Sequential(body, neck(how.neck, dim), last)
+    out = dim if how.projection == "none" else how.projection_dim
+    return Objective(encoder, _head(recipe.loss, out, num_classes), _loss(recipe.loss))
 
 
 def build_settings(
@@ -123,6 +128,8 @@ def _head(loss: schema.Loss, dim: int, num_classes: int) -> nn.Module:
         return LinearClassifier(dim, num_classes)
     if loss.kind == "etf-dr":
         return FixedFrameClassifier(dim, num_classes)
+    if loss.kind in _SAMPLES:
+        return MeanClassifier(dim, num_classes, temperature=loss.temperature)
     return CosineClassifier(dim, num_classes, temperature=loss.temperature)
 
 
@@ -135,5 +142,8 @@ def _loss(loss: schema.Loss) -> Loss:
         return cross_entropy
     if loss.kind == "etf-dr":
         return lambda features, head, labels: dot_regression_loss(features, head.prototypes, labels)  # type: ignore[arg-type]
+    if loss.kind in _SAMPLES:
+        between = _SAMPLES[loss.kind]
+        return lambda features, _, labels: between(features, labels, temperature=loss.temperature)
     contrast = _CONTRASTS[loss.kind]
     return lambda features, head, labels: contrast(features, head.prototypes, labels, temperature=loss.temperature)  # type: ignore[arg-type]

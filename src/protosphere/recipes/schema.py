@@ -36,9 +36,12 @@ class Encoder(_Part):
     backbone: str = "resnet18"
     stem: Literal["imagenet", "cifar"] = "cifar"
     neck: Literal["none", "batchnorm", "linear"] = "none"
+    projection: Literal["none", "linear", "mlp"] = Field("none", description="Between the encoder and the loss.")
+    projection_hidden: int | None = Field(None, ge=1, description="Of the mlp; null for the width of the features.")
+    projection_dim: int = Field(128, ge=1, description="What comes out of a projection.")
 
 
-LossKind = Literal["ce", "normface", "ntce", "nonl", "etf-dr"]
+LossKind = Literal["ce", "normface", "ntce", "nonl", "etf-dr", "scl", "proto"]
 
 
 class Loss(_Part):
@@ -79,6 +82,7 @@ class Views(_Part):
     scale: tuple[float, float] = (0.2, 1.0)
     padding: int = Field(4, ge=0)
     flip: float = Field(0.5, ge=0, le=1)
+    count: int = Field(1, ge=1, description="Views of each image in a batch.")
     jitter: tuple[float, float, float, float] = Field(
         (0, 0, 0, 0), description="Brightness, contrast, saturation, hue."
     )
