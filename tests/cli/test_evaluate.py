@@ -42,6 +42,29 @@ def test_what_was_logged_is_found_again(runs: Path, loss: str) -> None:
     assert f"Weakest classes: {found['weakest'][0]['name']} " in shown
 
 
+def test_other_classifiers(runs: Path) -> None:
+    command = [
+        "evaluate",
+        str(runs / "ce"),
+        "--device",
+        "cpu",
+        "--set",
+        "probe.epochs=1",
+        "--set",
+        "probe.milestones=[]",
+    ]
+    result = runner.invoke(app, [*command, "--classifiers", "linear,prototypes,head", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [one["name"] for one in found["classifiers"]] == ["head", "prototypes", "linear"]
+    assert found["classifiers"][0]["accuracy"] == found["numbers"]["test_accuracy"]
+    shown = runner.invoke(app, [*command, "--classifiers", "all"]).stdout
+    assert all(f"\n  {name}" in shown for name in ("cosine", "prototypes", "normalised", "cached", "neighbours"))
+    wrong = runner.invoke(app, [*command, "--classifiers", "forest"])
+    assert wrong.exit_code == 1
+    assert "--classifiers must be all, or some of head, cosine" in wrong.stderr
+
+
 def test_a_run_is_measured(runs: Path) -> None:
     result = runner.invoke(app, ["measure", str(runs / "nonl"), "--json"])
     assert result.exit_code == 0, result.output

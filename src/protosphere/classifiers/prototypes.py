@@ -216,8 +216,12 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return nn.Sequential(_UnitLength(), self.to_linear())
 
     def save(self, path: Path | str) -> None:
-        """Write the classifier as safetensors: sums, weights, names and options; nothing in it is code."""
-        from safetensors.numpy import save_file  # noqa: PLC0415
+        """Write the classifier as safetensors."""
+        Path(path).write_bytes(self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """The classifier as safetensors: sums, weights, names and options; nothing in it is code."""
+        from safetensors.numpy import save  # noqa: PLC0415
 
         check_is_fitted(self)
         names = self.classes_.tolist()
@@ -225,7 +229,7 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"classes must be texts or numbers to be saved; got {type(names[0]).__name__}")
         facts = {"format": _FORMAT, "rule": self.rule, "temperature": repr(float(self.temperature_))}
         facts |= {"classes": json.dumps(names), "dtype": self.classes_.dtype.str}
-        save_file({"sums": self.sums_, "weights": self.weights_}, str(path), metadata=facts)
+        return save({"sums": self.sums_, "weights": self.weights_}, metadata=facts)
 
     @classmethod
     def load(cls, path: Path | str) -> "PrototypeClassifier":

@@ -2,13 +2,17 @@
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from protosphere.evaluation import Assessment
+    from protosphere.evaluation.probes import Probe, Probed
     from protosphere.recipes.trained import TrainedRun
 
 _WORST = 5
@@ -21,6 +25,13 @@ def evaluate(
     ] = None,
     device: Annotated[str, typer.Option(help="Where to compute: 'auto', 'cpu', 'cuda'.")] = "auto",
     download: Annotated[bool, typer.Option("--download", help="Fetch the data set if it is not there.")] = False,
+    classifiers: Annotated[
+        str | None,
+        typer.Option(
+            help="Other classifiers on the run's features: 'all', or some of head, cosine, prototypes, linear, "
+            "normalised, cached, neighbours, with commas."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Evaluate a run: accuracies, its weakest classes, and how near it is to neural collapse."""
@@ -37,7 +48,12 @@ def evaluate(
         taken = load_run(run, settings=settings or [], device=device_named(device), download=download)
         with bar_of("evaluating") as progress:
             found = assess(taken.objective, taken.train, taken.test, metrics=taken.recipe.metrics, progress=progress)
-    record = _record(taken, found)
+        names = _probes(classifiers)
+        results = []
+        with bar_of("classifying") as progress:
+            for result in taken.probed(names, progress=progress) if names else ():
+                results.append(result)
+    record = _record(taken, found) | {"classifiers": [asdict(result) for result in results]}
     if as_json:
         typer.echo(json.dumps(record, indent=1, ensure_ascii=False))
         return
@@ -48,6 +64,8 @@ def evaluate(
         ("nearest_mean_accuracy", "by the nearest class mean"),
         ("train_accuracy", "training accuracy"),
     ):
+        if name not in found.numbers:
+            continue
         console.print(f"  {label:28}{100 * found.numbers[name]:6.2f} %")
     for name, value in found.numbers.items():
         if not name.endswith("accuracy"):
@@ -58,6 +76,50 @@ def evaluate(
         for one in record["weakest"]
     )
     console.print(f"Weakest classes: {weakest}.", markup=False)
+    if results:
+        _print_probes(console, results)
+
+
+def _probes(asked: str | None) -> "list[Probe]":
+    from protosphere.evaluation.probes import PROBES
+
+    if asked is None:
+        return []
+    if asked == "all":
+        return list(PROBES)
+    names = [name.strip() for name in asked.split(",")]
+    unknown = [name for name in names if name not in PROBES]
+    if unknown:
+        raise ValueError(f"--classifiers must be all, or some of {', '.join(PROBES)}; got {unknown[0]}")
+    return [name for name in PROBES if name in names]
+
+
+_EXPLAINED = {
+    "head": "the run's own",
+    "cosine": "its weights by the cosine alone",
+    "prototypes": "class means",
+    "linear": "trained on augmented images",
+    "normalised": "unit weights, trained likewise",
+    "cached": "linear, trained on features computed once",
+    "neighbours": "twenty nearest samples",
+}
+
+
+def _print_probes(console: "Console", results: "list[Probed]") -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title="Classifiers on the same features", title_justify="left")
+    table.add_column("classifier", no_wrap=True)
+    for heading in ("test", "passes", "seconds", "tilt"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for result in results:
+        tilt = result.metrics.get("weight_class_alignment")
+        numbers = f"{100 * result.accuracy:.2f} %", f"{result.passes}", f"{result.seconds:.2f}"
+        table.add_row(result.name, *numbers, "" if tilt is None else f"{tilt:.2g}", _EXPLAINED[result.name])
+    console.print(table)
+    console.print("Passes: over the training images. Tilt: how far weights are from their class means (0 to 4).")
 
 
 def _record(taken: "TrainedRun", found: "Assessment") -> dict[str, Any]:

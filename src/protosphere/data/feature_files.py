@@ -48,7 +48,7 @@ def read_features(
     path: str | Path,
     *,
     features: str = "features",
-    labels: str = "labels",
+    labels: str | None = "labels",
     prototypes: str | None = None,
     bias: str | None = None,
     class_names: str | None = None,
@@ -59,7 +59,7 @@ def read_features(
         path: an ``.npz`` (uncompressed ones are mapped), ``.safetensors``, or a ``.pt`` that holds a dictionary of
             tensors. Nothing in it is executed.
         features: the key of the features.
-        labels: the key of the labels.
+        labels: the key of the labels; with None the file need not have any.
         prototypes: the key of the prototypes; without it ``"prototypes"``, if the file has it.
         bias: the key of the head's bias, likewise.
         class_names: the key of the names of the classes, likewise.

@@ -1,5 +1,6 @@
 """Where names meet classes, and nowhere else: a recipe's parts as objects."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -120,6 +121,25 @@ def build_settings(
         execution=execution,
         seed=recipe.seed,
         report_every=report_every,
+    )
+
+
+def build_probe_settings(recipe: schema.Recipe, *, device: torch.device | str = "cpu") -> Settings:
+    """How linear layers are trained on the features of a run: SGD without weight decay, in steps."""
+    how = recipe.probe
+    schedule = Schedule(how.rate, how.epochs, "steps", milestones=how.milestones, gamma=how.gamma)
+    main = build_settings(recipe, device=device)
+    return replace(
+        main,
+        schedule=schedule,
+        batch=how.batch,
+        accumulate=1,
+        optimizer="sgd",
+        momentum=0.9,
+        weight_decay=0.0,
+        clip=None,
+        average=None,
+        report_every=None,
     )
 
 

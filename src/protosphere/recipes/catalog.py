@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Callable
 
-from protosphere.recipes.schema import Data, Encoder, Loss, LossKind, Optimisation, Recipe, RecipeError, Views
+from protosphere.recipes.schema import Data, Encoder, Loss, LossKind, Optimisation, Probe, Recipe, RecipeError, Views
 
 CLASSIFIER_LOSSES: tuple[LossKind, ...] = ("ce", "normface", "ntce", "nonl", "etf-dr")
 CONTRASTIVE_LOSSES: tuple[LossKind, ...] = ("scl", "proto")
@@ -26,6 +26,7 @@ def _digits(loss: LossKind) -> Recipe:
         loss=Loss(kind=loss, temperature=0.2),
         optimisation=Optimisation(epochs=15, batch=64, rate=0.1, weight_decay=5e-4),
         views=Views(size=8, crop="padded", padding=1, flip=0.0),
+        probe=Probe(epochs=20, batch=64, rate=0.5, milestones=(12, 15, 18)),
         evaluate_every=5,
         save_every=5,
     )
@@ -85,6 +86,7 @@ def _imagenet(name: str, loss: LossKind, *, backbone: str, batch: int, temperatu
             epochs=500, batch=batch, rate=0.1 * batch / 256, warmup_epochs=10, precision="bfloat16"
         ),
         views=Views(size=224),
+        probe=Probe(epochs=90, batch=1024, rate=2.0 if name == "imagenet100" else 0.8, milestones=(30, 60, 80)),
         evaluate_every=25,
         save_every=1,
         metrics="cheap",

@@ -91,6 +91,16 @@ class Views(_Part):
     blur_probability: float = Field(0.0, ge=0, le=1)
 
 
+class Probe(_Part):
+    """How linear layers are trained on features that no longer are."""
+
+    epochs: int = Field(100, ge=1)
+    batch: int = Field(512, ge=1)
+    rate: float = Field(5.0, gt=0)
+    milestones: tuple[int, ...] = Field((60, 75, 90), description="Epochs after which the rate falls.")
+    gamma: float = Field(0.2, gt=0, description="By how much.")
+
+
 class Recipe(_Part):
     """A whole run."""
 
@@ -100,6 +110,7 @@ class Recipe(_Part):
     encoder: Encoder = Encoder()
     optimisation: Optimisation = Optimisation()
     views: Views = Views()
+    probe: Probe = Probe()
     evaluate_every: int = Field(10, ge=1, description="Epochs.")
     save_every: int = Field(10, ge=1, description="Epochs.")
     metrics: Literal["all", "cheap"] = Field("all", description="cheap: what class sums give, while images stream.")
@@ -187,7 +198,7 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
 
 # What says where and how a run computes, not what: it may change when a run is resumed.
 _CIRCUMSTANCES = {"data.root", "data.path", "data.classes", "data.workers", "optimisation.execution", "evaluate_every"}
-_CIRCUMSTANCES |= {"save_every", "metrics"}
+_CIRCUMSTANCES |= {"save_every", "metrics", *(f"probe.{name}" for name in Probe.model_fields)}
 
 
 def difference(one: Recipe, other: Recipe) -> str | None:

@@ -1,13 +1,15 @@
 """A run that has been trained, taken up again: its recipe, data and model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from protosphere.data.feeds import Feed
 from protosphere.data.sources import Source
+from protosphere.evaluation.probes import PROBES, Probe, Probed, probe
 from protosphere.recipes import build
 from protosphere.recipes.execute import fresh_objective
 from protosphere.recipes.schema import Recipe, difference, from_yaml, with_settings
@@ -35,6 +37,23 @@ class TrainedRun:
     train: Feed
     test: Feed
     step: int
+
+    def probed(
+        self, names: Sequence[Probe] = PROBES, *, progress: Callable[[float], None] = lambda _: None
+    ) -> Iterator[Probed]:
+        """Classify by other classifiers, as :func:`protosphere.evaluation.probes.probe` does.
+
+        Linear layers see one view of each image, cut and mirrored as in training and not recoloured, and stand on the
+        features before the projection.
+        """
+        plain = {"count": 1, "jitter": (0.0, 0.0, 0.0, 0.0), "grey_probability": 0.0, "blur_probability": 0.0}
+        recipe = self.recipe.model_copy(update={"views": self.recipe.views.model_copy(update=plain)})
+        device = self.train.device
+        feeds = build.build_feeds(recipe, self.source, device)
+        settings = build.build_probe_settings(recipe, device=device)
+        encoder = self.objective.encoder
+        body = encoder[:-1] if isinstance(encoder, nn.Sequential) else encoder
+        return probe(self.objective, *feeds, settings, names=names, body=body, progress=progress)
 
 
 def load_run(

@@ -93,7 +93,7 @@ class RunFolder:
         Raises:
             RunFolderError: another process holds it.
         """
-        import fcntl  # noqa: PLC0415  Windows has none; there runs are not locked.
+        import fcntl  # noqa: PLC0415  Of Linux and macOS; without it no run folder is written.
 
         try:
             self.path.mkdir(parents=True, exist_ok=True)

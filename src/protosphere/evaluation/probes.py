@@ -1,0 +1,219 @@
+"""Classifiers on features that are no longer trained: class means, linear probes, neighbours; what each costs."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Integer
+from torch import Tensor, nn
+
+from protosphere.classifiers import CosineClassifier, LinearClassifier, MeanClassifier, class_means
+from protosphere.data.feeds import Batch, Feed, shuffled, whole_batches
+from protosphere.evaluation.features import Outputs, evaluating, outputs
+from protosphere.geometry import normalise
+from protosphere.losses import normface_loss
+from protosphere.metrics import measure
+from protosphere.training import Objective, Settings, train
+
+Probe = Literal["head", "cosine", "prototypes", "linear", "normalised", "cached", "neighbours"]
+PROBES: tuple[Probe, ...] = get_args(Probe)
+_NEIGHBOURS, _VOTE = 20, 0.07
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What a classifier was found to be worth.
+
+    Attributes:
+        name: of the classifier.
+        accuracy: on the test images, a share of 1.
+        passes: forward passes over the training images that it took.
+        seconds: that it took, those passes included, until it could classify.
+        metrics: collapse metrics of the training features with its weights, where both are of one space.
+    """
+
+    name: Probe
+    accuracy: float
+    passes: int
+    seconds: float
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class FeatureFeed:
+    """Features in place of images: what trains a head on features that were computed once."""
+
+    def __init__(self, features: Float[Tensor, "samples dim"], labels: Integer[Tensor, "samples"]) -> None:
+        self.features, self.labels = features, labels
+
+    @property
+    def device(self) -> torch.device:
+        """Where the features are."""
+        return self.features.device
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batches(self, size: int, *, seed: int, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
+        """Indices of samples."""
+        order = shuffled(len(self), seed=seed, epoch=epoch).to(self.device)
+        for start in range(first * size, whole_batches(len(self), size) * size, size):
+            yield (order[start : start + size],)
+
+    def prepared(self, *parts: Tensor) -> Batch:
+        """The samples of these indices."""
+        return self.features[parts[0]], self.labels[parts[0]]
+
+    def in_order(self, size: int) -> Iterator[Batch]:
+        """All samples."""
+        yield from zip(self.features.split(size), self.labels.split(size), strict=True)
+
+
+class _Frozen(nn.Module):
+    """An encoder that is not trained: no gradient, and always in evaluation mode."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.held = [encoder]  # Not a child, so that neither optimizers nor train() reach it.
+
+    def forward(self, images: Tensor) -> Tensor:
+        with torch.no_grad():
+            features: Tensor = self.held[0](images)
+        return features
+
+
+def probe(
+    objective: Objective,
+    train_feed: Feed,
+    test_feed: Feed,
+    settings: Settings,
+    *,
+    names: Sequence[Probe] = PROBES,
+    body: nn.Module | None = None,
+    progress: Callable[[float], None] = lambda _: None,
+) -> Iterator[Probed]:
+    """Classify by each of several classifiers.
+
+    ``head``: the objective's own. ``cosine``: its prototypes by the cosine, without lengths and biases. ``prototypes``:
+    class means of the encoder's unit outputs over the clean training images, one pass. ``linear``: a linear layer with
+    a bias on the body's features, images augmented anew each epoch. ``normalised``: unit features and unit weights,
+    NormFace, likewise. ``cached``: a linear layer on the encoder's clean outputs, computed once. ``neighbours``: the
+    twenty nearest training samples by cosine, each voting with exp(cos/0.07).
+
+    Args:
+        objective: trained; it is left as it was.
+        train_feed: the training images, one view each.
+        test_feed: the test images.
+        settings: how linear layers are trained.
+        names: which classifiers, in this order.
+        body: the part of the encoder that ``linear`` and ``normalised`` stand on: without a projection head.
+        progress: called with the share of the classifier at work that is done.
+
+    Yields:
+        One result a name.
+    """
+    body = objective.encoder if body is None else body
+    classes = len(objective.head.prototypes)  # type: ignore[arg-type]
+    with evaluating(objective):
+        for name in names:
+            progress(0.0)
+            start = time.perf_counter()
+            if name in ("head", "cosine"):
+                head = objective.head if name == "head" else _by_cosine(objective)
+                yield Probed(name, _accuracy(objective.encoder, head, test_feed), 0, 0.0)
+            elif name in ("linear", "normalised"):
+                head = _trained(name, _Frozen(body), train_feed, settings, _width(body, train_feed), classes, progress)
+                seconds = time.perf_counter() - start
+                yield Probed(name, _accuracy(body, head, test_feed), settings.schedule.epochs, seconds)
+            else:
+                yield _from_outputs(name, objective, train_feed, test_feed, settings, classes, start, progress)
+
+
+def _from_outputs(
+    name: Probe,
+    objective: Objective,
+    train_feed: Feed,
+    test_feed: Feed,
+    settings: Settings,
+    classes: int,
+    start: float,
+    progress: Callable[[float], None],
+) -> Probed:
+    """Classifiers that need the encoder's outputs on the clean training images, once."""
+    found = outputs(objective, train_feed, progress=progress)
+    dim = found.features.shape[1]
+    head: nn.Module
+    if name == "prototypes":
+        head = MeanClassifier(dim, classes).to(train_feed.device)
+        head.take(class_means(found.features, found.labels, num_classes=classes))
+        weights = head.prototypes
+    elif name == "cached":
+        cached = FeatureFeed(found.features, found.labels)
+        head = _trained(name, nn.Identity(), cached, settings, dim, classes, progress)
+        weights = head.prototypes  # type: ignore[assignment]
+    else:
+        bank = _Neighbours(found, classes)
+        seconds = time.perf_counter() - start
+        return Probed(name, _accuracy(objective.encoder, bank, test_feed), 1, seconds)
+    seconds = time.perf_counter() - start
+    metrics = measure(found.features, found.labels, weights.detach())
+    return Probed(name, _accuracy(objective.encoder, head, test_feed), 1, seconds, metrics)
+
+
+class _Neighbours(nn.Module):
+    def __init__(self, found: Outputs, classes: int) -> None:
+        super().__init__()
+        self.bank, self.labels, self.classes = normalise(found.features), found.labels, classes
+
+    def forward(self, features: Tensor) -> Tensor:
+        near = (normalise(features) @ self.bank.T).topk(min(_NEIGHBOURS, len(self.bank)), dim=1)
+        votes = torch.zeros(len(features), self.classes, device=features.device)
+        return votes.scatter_add_(1, self.labels[near.indices], ((near.values - 1) / _VOTE).exp())
+
+
+def _by_cosine(objective: Objective) -> nn.Module:
+    prototypes = objective.head.prototypes
+    assert isinstance(prototypes, Tensor)
+    head = CosineClassifier(prototypes.shape[1], len(prototypes)).to(prototypes.device)
+    with torch.no_grad():
+        head.prototypes.copy_(prototypes)
+    return head
+
+
+def _trained(
+    name: Probe,
+    encoder: nn.Module,
+    feed: Feed,
+    settings: Settings,
+    dim: int,
+    classes: int,
+    progress: Callable[[float], None],
+) -> nn.Module:
+    torch.manual_seed(settings.seed)
+    head: nn.Module
+    if name == "normalised":
+        head = CosineClassifier(dim, classes)
+        objective = Objective(encoder, head, lambda z, head, y: normface_loss(z, head.prototypes, y))  # type: ignore[arg-type]
+    else:
+        head = LinearClassifier(dim, classes)
+        objective = Objective(encoder, head, lambda z, head, y: F.cross_entropy(head(z).float(), y))
+    with torch.enable_grad():
+        for record in train(objective.to(feed.device), feed, settings):
+            progress(record.epoch / settings.schedule.epochs)
+    return head.eval()
+
+
+def _width(body: nn.Module, feed: Feed) -> int:
+    images, _ = next(feed.in_order(1))
+    with torch.no_grad():
+        return int(body(images).shape[1])
+
+
+@torch.no_grad()
+def _accuracy(encoder: nn.Module, head: nn.Module, feed: Feed) -> float:
+    right = torch.zeros((), dtype=torch.long, device=feed.device)
+    for images, labels in feed.in_order(512):
+        right += (head(encoder(images).float()).argmax(1) == labels).sum()
+    return int(right) / len(feed)

@@ -1,0 +1,97 @@
+"""Classifiers on fixed features: each against its definition, what they cost, and an encoder left as it was."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from protosphere.classifiers import LinearClassifier, MeanClassifier
+from protosphere.data.feeds import MemoryFeed
+from protosphere.data.pipeline import Augmentation
+from protosphere.data.sources import load
+from protosphere.encoders import backbone
+from protosphere.evaluation import outputs
+from protosphere.evaluation.probes import PROBES, FeatureFeed, probe
+from protosphere.training import Objective, Schedule, Settings
+
+SETTINGS = Settings(Schedule(0.5, 12, "steps", milestones=(8, 10)), batch=64, weight_decay=0.0)
+
+
+@pytest.fixture(scope="module")
+def objective() -> Objective:
+    """An encoder that was not trained, which classifies digits well enough to compare classifiers on it."""
+    torch.manual_seed(0)
+    encoder = torch.nn.Sequential(backbone("small", in_channels=1), torch.nn.Identity())
+    objective = Objective(encoder, LinearClassifier(64, 10), lambda features, *_: features.sum())
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = 1.0  # One batch, all there is, gives the statistics.
+    with torch.no_grad():
+        encoder.train()(load("digits").train.images / 255)
+    return objective
+
+
+@pytest.fixture(scope="module")
+def feeds() -> tuple[MemoryFeed, MemoryFeed]:
+    source = load("digits")
+    train, test = (MemoryFeed(part, Augmentation(8, "padded", padding=1)) for part in (source.train, source.test))
+    return train, test
+
+
+def test_every_classifier(objective: Objective, feeds: tuple) -> None:
+    before = {name: value.clone() for name, value in objective.state_dict().items()}
+    objective.train()
+    found = {result.name: result for result in probe(objective, *feeds, SETTINGS)}
+    assert objective.training
+    assert all(torch.equal(value, before[name]) for name, value in objective.state_dict().items())
+    assert list(found) == list(PROBES)
+    passes = {"head": 0, "cosine": 0, "prototypes": 1, "linear": 12, "normalised": 12, "cached": 1, "neighbours": 1}
+    assert {name: result.passes for name, result in found.items()} == passes
+    assert found["head"].accuracy < 0.3
+    assert all(found[name].accuracy > 0.5 for name in PROBES[2:])
+    assert found["prototypes"].metrics["weight_class_alignment"] == pytest.approx(0, abs=1e-9)
+    assert found["cached"].metrics["weight_class_alignment"] > 0.01
+
+
+def test_by_definition(objective: Objective, feeds: tuple) -> None:
+    """Prototypes, neighbours and the cosine, counted in NumPy; the cached probe beside scikit-learn's."""
+    own, other = (outputs(objective, feed) for feed in feeds)
+    unit, test = (part.features.double().numpy() for part in (own, other))
+    unit, test = (part / np.linalg.norm(part, axis=1, keepdims=True) for part in (unit, test))
+    labels, truth = own.labels.numpy(), other.labels.numpy()
+    names = ("cosine", "prototypes", "cached", "neighbours")
+    found = {result.name: result.accuracy for result in probe(objective, *feeds, SETTINGS, names=names)}
+    means = np.stack([unit[labels == index].mean(0) for index in range(10)])
+    cosines = test @ (means / np.linalg.norm(means, axis=1, keepdims=True)).T
+    assert found["prototypes"] == pytest.approx((cosines.argmax(1) == truth).mean(), abs=1 / 599)
+    weights = objective.head.prototypes.detach().double().numpy()
+    by_cosine = (test @ (weights / np.linalg.norm(weights, axis=1, keepdims=True)).T).argmax(1)
+    assert found["cosine"] == pytest.approx((by_cosine == truth).mean(), abs=1 / 599)
+    near = test @ unit.T
+    votes = np.zeros((len(test), 10))
+    for row, similar in enumerate(near):
+        for index in np.argsort(-similar)[:20]:
+            votes[row, labels[index]] += np.exp(similar[index] / 0.07)
+    assert found["neighbours"] == pytest.approx((votes.argmax(1) == truth).mean(), abs=2 / 599)
+    logistic = LogisticRegression(max_iter=3000).fit(own.features.numpy(), labels)
+    assert found["cached"] == pytest.approx(logistic.score(other.features.numpy(), truth), abs=0.08)
+
+
+def test_a_projection_is_left_out_of_linear_probes_alone(objective: Objective, feeds: tuple) -> None:
+    """Behind a projection that keeps one dimension, linear probes see all, and prototypes that one."""
+    narrow = torch.nn.Linear(64, 1, bias=False)
+    encoder = torch.nn.Sequential(*objective.encoder, narrow)
+    contrastive = Objective(encoder, MeanClassifier(1, 10), objective.loss)
+    names = ("prototypes", "linear")
+    results = {one.name: one.accuracy for one in probe(contrastive, *feeds, SETTINGS, names=names, body=encoder[:-1])}
+    assert results["prototypes"] < 0.3
+    assert results["linear"] > 0.5
+
+
+def test_features_as_a_feed() -> None:
+    features, labels = torch.randn(10, 3), torch.arange(10)
+    feed = FeatureFeed(features, labels)
+    seen = torch.cat([feed.prepared(*parts)[1] for parts in feed.batches(5, seed=0, epoch=1)])
+    assert sorted(seen.tolist()) == list(range(10))
+    assert not torch.equal(seen, labels)
+    assert torch.equal(torch.cat([part for part, _ in feed.in_order(4)]), features)
