@@ -24,8 +24,10 @@ def test_one_table_of_five_losses(tmp_path: Path) -> None:
     assert "Closest to neural collapse: " in result.stdout
     assert "protosphere train cifar100-nonl --download" in result.stdout
     again = runner.invoke(app, ["demo", "--epochs", "2", "--out", str(tmp_path)])
-    assert again.exit_code == 1
-    assert "it has a run already" in again.stderr
+    assert again.stdout == result.stdout, "runs that are there are not trained again"
+    other = runner.invoke(app, ["demo", "--epochs", "3", "--out", str(tmp_path)])
+    assert other.exit_code == 1
+    assert "optimisation.epochs is 2 there and 3 here" in other.stderr
 
 
 def test_what_looks_the_same_shares_the_first_place() -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import multiprocessing
+import os
 import pickle
 import sys
 from dataclasses import replace
@@ -382,3 +383,45 @@ def test_torchvision_is_asked_for(files: ImageFiles, tree: Path, monkeypatch: py
     with pytest.raises(DataError) as caught:
         FileFeed(files, RESIZED, device="cpu")
     assert str(caught.value) == sentence
+
+
+def test_grey_images_of_sixteen_bits_keep_their_levels(tmp_path: Path) -> None:
+    ramp = np.linspace(0, 65535, 32 * 32).reshape(32, 32).astype(np.uint16)
+    for part in ("train", "val"):
+        (tmp_path / part / "ramp").mkdir(parents=True)
+        Image.fromarray(ramp).save(tmp_path / part / "ramp/1.png")
+    images, _ = next(FileFeed(load_folder(tmp_path)[0], Augmentation(28), device="cpu", workers=0).in_order(1))
+    middle = torch.from_numpy((ramp / 65535).astype(np.float32))[2:30, 2:30]
+    torch.testing.assert_close(images[0, 0], middle, rtol=0, atol=0.01)
+
+
+def test_names_with_spaces_and_hidden_folders(tree: Path, tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        (tree / part / "golden retriever").mkdir()
+        write(tree / part / "golden retriever/1.png")
+        (tree / part / ".ipynb_checkpoints").mkdir()
+    (tmp_path / "list.txt").write_text("golden retriever\n")
+    assert load_folder(tree, classes=tmp_path / "list.txt")[0].class_names == ("golden retriever",)
+    assert ".ipynb_checkpoints" not in load_folder(tree)[0].class_names
+
+
+def test_fingerprints_tell_sets_apart_wherever_they_are(tree: Path, tmp_path: Path) -> None:
+    train, test = load_folder(tree)
+    assert train.fingerprint() == load_folder(tree)[0].fingerprint() != test.fingerprint()
+    tree.rename(tmp_path / "elsewhere")
+    moved, _ = load_folder(tmp_path / "elsewhere")
+    assert moved.fingerprint() == train.fingerprint()
+    assert moved.chosen(torch.arange(len(moved)).flip(0)).fingerprint() != train.fingerprint()
+
+
+@pytest.mark.whole_program
+def test_a_worker_that_dies_is_told_and_one_that_is_asked_with_its_group_is_not_reached(files: ImageFiles) -> None:
+    before = set(multiprocessing.active_children())
+    feed = FileFeed(files, RESIZED, device="cpu", workers=1)
+    next(feed.batches(2, seed=0, epoch=0))
+    (worker,) = set(multiprocessing.active_children()) - before
+    assert os.getpgid(worker.pid) != os.getpgid(0), "what is sent to the group does not reach it"
+    batches = feed.batches(2, seed=0, epoch=1)
+    worker.kill()
+    with pytest.raises(DataError, match="processes that read images must live; one was killed"):
+        list(batches)

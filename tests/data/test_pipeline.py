@@ -41,6 +41,20 @@ def test_probabilities() -> None:
     assert Augmentation(16, jitter=(0.4, 0.4, 0.4, 0.1), jitter_probability=1.0)(IMAGES).aminmax().max <= 1
 
 
+def test_how_often_colours_change_and_how_wide_the_blur_is() -> None:
+    many = IMAGES[:1].expand(3000, -1, -1, -1)
+    plain = IMAGES[:1].float() / 255
+    jittered = Augmentation(16, jitter=(0.4, 0.4, 0.4, 0.1), jitter_probability=0.8)(many)
+    changed = (jittered - plain).abs().flatten(1).amax(1) > 1e-3
+    assert float(changed.float().mean()) == pytest.approx(0.8, abs=0.03)
+    # A point, blurred by σ uniform in 0.1 … 2: its height is 1/(2πσ²) for wide ones, so the lowest tells the widest σ.
+    point = torch.zeros(3000, 3, 33, 33, dtype=torch.uint8)
+    point[:, :, 16, 16] = 255
+    heights = Augmentation(33, blur_probability=1.0, blur_kernel=23)(point)[:, 0, 16, 16]
+    assert float((2 * torch.pi * heights.min()).rsqrt()) == pytest.approx(2.0, rel=0.02)
+    assert float(heights.max()) == pytest.approx(1.0, abs=1e-3)
+
+
 @pytest.mark.compiled
 def test_it_compiles_whole() -> None:
     compiled = torch.compile(STRONG.__call__, fullgraph=True)

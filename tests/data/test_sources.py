@@ -135,3 +135,39 @@ def test_every_named_source_is_one_that_torchvision_has() -> None:
     import torchvision
 
     assert all(hasattr(torchvision.datasets, kind) for kind in sources.TORCHVISION.values())
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x_test": np.zeros((4, 8, 8), np.uint8)}, "must have as many channels; got 3 and 1"),
+        ({"y_train": np.zeros(4)}, r"must be one whole number per image, \(4,\); got \(4,\) of float64"),
+        (
+            {"y_train": np.array([0, 1, 0, 300_000_000_000])},
+            "must number the classes, each with a training image; got 3000",
+        ),
+        ({"x_train": np.zeros((4, 0, 8, 3), np.uint8)}, "must be"),
+        ({"class_names": np.array(["a", "a"])}, "class_names of data.npz must be a list of different texts"),
+        ({"class_names": np.array("ab")}, "must be a list of different texts"),
+        ({"class_names": np.array([b"a", b"b"])}, "must be a list of different texts"),
+    ],
+)
+def test_arrays_that_do_not_fit(change: dict, message: str, tmp_path: Path) -> None:
+    images, labels = np.zeros((4, 8, 8, 3), np.uint8), np.array([0, 1, 0, 1])
+    content = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels.astype(np.uint64)}
+    np.savez(tmp_path / "data.npz", **content)
+    assert load("arrays", path=tmp_path / "data.npz").train.num_classes == 2
+    np.savez(tmp_path / "data.npz", **(content | change))
+    with pytest.raises(DataError, match=message):
+        load("arrays", path=tmp_path / "data.npz")
+
+
+def test_fingerprints_tell_sets_apart() -> None:
+    one, again = (synthetic(3, samples=9, resolution=4).train for _ in range(2))
+    assert one.fingerprint() == again.fingerprint()
+    changed = one.chosen(torch.arange(9))
+    changed.images[3, 0, 0, 0] ^= 1
+    relabelled = one.chosen(torch.arange(9))
+    relabelled.labels[2] = 0
+    assert len({part.fingerprint() for part in (one, changed, relabelled)}) == 3

@@ -51,7 +51,11 @@ def test_outputs_are_those_of_the_clean_images_one_by_one(objective: Objective, 
 
 def test_numbers_are_counted(objective: Objective, feeds: tuple) -> None:
     train, test = feeds
-    result = assess(objective, train, test, batch=7)
+    seen: list[float] = []
+    result = assess(objective, train, test, batch=7, progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] == pytest.approx(1)
+    assert seen[len(seen) // 2 - 1] == pytest.approx(len(train) / (len(train) + len(test)))
     own, other = outputs(objective, train), outputs(objective, test)
     unit = [torch.nn.functional.normalize(part.features.double(), dim=1).numpy() for part in (own, other)]
     labels, test_labels = own.labels.numpy(), other.labels.numpy()
@@ -69,6 +73,19 @@ def test_numbers_are_counted(objective: Objective, feeds: tuple) -> None:
     assert np.array_equal(geometry["confusion"].numpy(), confusion)
     assert geometry["class_accuracy"].numpy() == pytest.approx(confusion.diagonal() / confusion.sum(1))
     assert geometry["class_means"].numpy() == pytest.approx(means, abs=1e-6)
+    centred = means - means.mean(0)
+    directions = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    assert geometry["class_cosines"].numpy() == pytest.approx(directions @ directions.T, abs=1e-5)
+    # Three orthonormal directions, the largest entry of each positive, give all that is drawn.
+    axes = np.linalg.svd(centred, full_matrices=False)[2][:3]
+    axes *= np.sign(axes[np.arange(3), np.abs(axes).argmax(1)])[:, None]
+    prototypes = geometry["prototypes"].double().numpy()
+    for drawn, points in (
+        ("means_3d", centred),
+        ("prototypes_3d", prototypes - prototypes.mean(0)),
+        ("samples_3d", unit[1] - means.mean(0)),
+    ):
+        np.testing.assert_allclose(geometry[drawn].numpy(), points @ axes.T, atol=1e-4)
 
 
 def test_streamed_numbers_are_the_same(objective: Objective, feeds: tuple) -> None:

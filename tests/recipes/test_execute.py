@@ -1,18 +1,19 @@
 """A recipe in a run folder: other sources, other circumstances, folders of images from end to end."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from protosphere.data.sources import DataError
 from protosphere.recipes import build, catalog
-from protosphere.recipes.execute import execute, latest
+from protosphere.recipes.execute import execute, fresh_objective, latest
 from protosphere.recipes.schema import Recipe, difference, with_settings
 from protosphere.recipes.trained import load_run
 from protosphere.runs import RunFolder, RunFolderError
-from protosphere.training import TrainingError
 
 TINY = ["optimisation.epochs=2", "optimisation.batch=8", "evaluate_every=1", "encoder.backbone=small"]
 
@@ -115,8 +116,68 @@ def test_data_that_have_changed_since(tmp_path: Path) -> None:
 
     run(12, 3, "fresh")
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    with pytest.raises(RunFolderError, match="must be resumed with its own data; these have other classes"):
+    with pytest.raises(RunFolderError, match="must have data of its own classes; these have others"):
         run(12, 4, "resume")
     assert {path: path.read_bytes() for path in before} == before
-    with pytest.raises(TrainingError, match="that of step 2 is not; the last checkpoint is of step 2"):
-        run(9, 3, "resume")
+    for change in (9, 12):
+        images[0] = change
+        with pytest.raises(RunFolderError, match="must be resumed with its own training images; these are others"):
+            run(change, 3, "resume")
+    np.savez(tmp_path / "data.npz", x_train=images, y_train=np.arange(12) % 4, x_test=images, y_test=np.arange(12) % 4)
+    with pytest.raises(RunFolderError, match="must have data of its own classes"):
+        load_run(tmp_path / "run")
+
+
+def test_the_seed_decides_the_first_weights_and_the_smoothing_is_done() -> None:
+    recipe = catalog.recipe("digits-ce")
+    source = build.build_source(recipe)
+    one, again, other = (
+        fresh_objective(with_settings(recipe, [f"seed={seed}"]), source, "cpu").head.prototypes for seed in (1, 1, 2)
+    )
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    features, labels = torch.randn(6, 64), torch.arange(6)
+    losses = []
+    for smoothing in (0.0, 0.3):
+        objective = fresh_objective(with_settings(recipe, [f"loss.label_smoothing={smoothing}"]), source, "cpu")
+        scores = torch.log_softmax(objective.head(features), 1)
+        expected = -((1 - smoothing) * scores[torch.arange(6), labels] + smoothing * scores.mean(1)).mean()
+        losses.append(objective.loss(features, objective.head, labels))
+        torch.testing.assert_close(losses[-1], expected)
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["encoder.backbone=resnet81"], "a backbone must be 'small' or a model of timm; got 'resnet81'"),
+        (["encoder.backbone=vit_tiny_patch16_224"], "must take images of views.size 8; it does not"),
+        (["views.jitter=[0.4, 0.4, 0.4, 0.1]"], "are for images in colour; these are grey"),
+        (["views.grey_probability=0.2"], "are for images in colour; these are grey"),
+    ],
+)
+def test_what_is_wrong_is_found_before_the_folder_is_touched(settings: list, message: str, tmp_path: Path) -> None:
+    recipe = with_settings(catalog.recipe("digits-nonl"), settings)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        _run(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.bad_input
+def test_records_without_a_checkpoint_are_not_overwritten(tmp_path: Path) -> None:
+    recipe = with_settings(catalog.recipe("digits-nonl"), ["optimisation.epochs=2", "save_every=2"])
+    next(execute(recipe, RunFolder(tmp_path / "run"), build.build_source(recipe))).progress  # noqa: B018
+    with pytest.raises(RunFolderError, match="it has a run already"):
+        _run(recipe, tmp_path / "run")
+    _run(recipe, tmp_path / "run", start="resume")
+
+
+@pytest.mark.parametrize("backbone", ["mobilenetv3_small_050", "vit_tiny_patch16_224"])
+def test_backbones_that_are_no_resnets(backbone: str) -> None:
+    settings = [f"encoder.backbone={backbone}", "encoder.stem=imagenet", "views.size=224", "views.padding=4"]
+    objective = build.build_objective(
+        with_settings(catalog.recipe("digits-nonl"), settings), num_classes=3, in_channels=3
+    )
+    with torch.no_grad():
+        assert objective.eval().scores(torch.zeros(2, 3, 224, 224)).shape == (2, 3)

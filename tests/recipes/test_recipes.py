@@ -114,9 +114,20 @@ def test_a_validation_part_takes_the_place_of_the_test() -> None:
         (["data.source=arrays"], "data.path must say where the data are for the source arrays"),
         (["data.source=folder"], "data.path must say where the data are for the source folder"),
         (["data.classes=list.txt"], "data.classes is for the source folder alone"),
-        (["optimisation.accumulate=3"], "optimisation.accumulate must divide optimisation.batch"),
+        (
+            ["optimisation.accumulate=3"],
+            "optimisation.accumulate must divide optimisation.batch into pieces of two samples or more",
+        ),
         (["optimisation.schedule=steps"], "optimisation.milestones must name epochs for the schedule of steps"),
-        (["views.scale=[0.5, 0.2]"], "views.scale must be two positive numbers, the smaller first"),
+        (["views.scale=[0.5, 0.2]"], "views.scale must be two shares of the area, the smaller first"),
+        (["views.scale=[0.5, 1.2]"], "views.scale must be two shares of the area, the smaller first"),
+        (["views.jitter=[0.4, 0.4, 0.4, 0.6]"], "views.jitter must be three strengths of 0 to 1 and a turn"),
+        (["views.padding=99"], "views.padding must not exceed views.size"),
+        (["optimisation.milestones=[-3]"], "milestones must be epochs, from 1 on"),
+        (["loss.temperature=.inf"], "loss.temperature must be otherwise: input should be a finite number"),
+        (["optimisation.rate=.nan"], "optimisation.rate must be otherwise: input should be"),
+        (["seed=100000000000000"], "seed must be otherwise: input should be less than 2147483648"),
+        (["optimisation.batch=1"], "optimisation.batch must be otherwise: input should be greater than or equal to 2"),
         (["optimisation.average=1"], "optimisation.average must be otherwise: input should be less than 1"),
     ],
 )
@@ -132,6 +143,7 @@ def test_settings_that_make_no_sense(settings: list[str], message: str) -> None:
     [
         ("a: [", "a recipe must be YAML; it is none (line 1)"),
         ("- 1", "a recipe must be a mapping"),
+        ("name: x\nname: y", "a recipe must say each thing once; name stands there twice"),
         ("name: x\nloss: {kind: ce}", "a recipe must say data; it does not"),
         (
             "name: x\nloss: {kind: ce, temprature: 1}\ndata: {source: digits}",

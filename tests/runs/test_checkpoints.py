@@ -60,17 +60,20 @@ def test_nothing_but_damage_is_refused(tmp_path: Path) -> None:
 
 
 class Bomb:
+    def __init__(self, fuse: Path) -> None:
+        self.fuse = fuse
+
     def __reduce__(self) -> tuple:
-        return os.mkdir, ("/tmp/protosphere-bomb",)
+        return os.mkdir, (str(self.fuse),)
 
 
 @pytest.mark.bad_input
 def test_loading_executes_nothing(tmp_path: Path) -> None:
-    path = save_checkpoint(tmp_path, 1, {"w": torch.ones(1)}, {"bomb": Bomb()})
+    path = save_checkpoint(tmp_path, 1, {"w": torch.ones(1)}, {"bomb": Bomb(tmp_path / "set off")})
     assert path.exists()
     with pytest.raises(RunFolderError, match="all are damaged"):
         load_checkpoint(tmp_path)
-    assert not Path("/tmp/protosphere-bomb").exists()
+    assert not (tmp_path / "set off").exists()
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,11 +169,11 @@ def test_losses_and_weights_that_explode(data: ImageSet) -> None:
         _run(objective, data)
     objective = _objective()
     records = train(objective, MemoryFeed(data, AUGMENTATION), SETTINGS)
-    record = next(records)
-    with torch.no_grad():
-        objective.head.prototypes[0, 0] = torch.inf
-    with pytest.raises(TrainingError, match=r"weights must stay finite; those of head\.prototypes are not"):
-        record.checkpoint()
+    next(records)
+    objective.encoder.register_buffer("unused", torch.tensor([torch.inf]))
+    where = r"after step 4, with a learning rate of 0\.1, those of encoder\.unused are not"
+    with pytest.raises(TrainingError, match=rf"weights must stay finite; {where}"):
+        next(records)
     with pytest.raises(ValueError, match="must divide into equal pieces; got 16 samples and 3 pieces"):
         dataclasses.replace(SETTINGS, accumulate=3)
 
@@ -189,8 +189,79 @@ def test_a_checkpoint_of_something_else(data: ImageSet, tmp_path: Path) -> None:
         (_objective(classes=4), data, SETTINGS),
         (_objective(), fewer, SETTINGS),
         (_objective(), data, dataclasses.replace(SETTINGS, average=0.9)),
+        (_objective(), data, dataclasses.replace(SETTINGS, optimizer="adamw")),
     ):
         with pytest.raises(
             TrainingError, match="must be of this model, data and optimizer to go on from; that of step 2"
         ):
             _run(objective, images, settings, resume=saved)
+
+
+def test_each_step_draws_anew(data: ImageSet) -> None:
+    """One batch, and a learning rate of nearly nothing: what changes from step to step is the augmentation."""
+    settings = Settings(Schedule(1e-12, 4, "constant"), batch=512, weight_decay=0.0)
+    assert len({record.loss for record in _run(_objective(), data, settings)}) == 4
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_weights_decay(data: ImageSet, optimizer: str) -> None:
+    """Where the loss does not reach, a step shrinks weights by the rate times the decay."""
+    objective = _objective()
+    objective.encoder.extra = torch.nn.Parameter(torch.ones(3))
+    objective.loss = lambda features, head, labels: _loss(features, head, labels) + 0 * objective.encoder.extra.sum()
+    settings = Settings(Schedule(0.5, 1), batch=512, optimizer=optimizer, weight_decay=0.1)
+    _run(objective, data, settings)
+    torch.testing.assert_close(objective.encoder.extra.detach(), torch.full((3,), 0.95))
+
+
+def test_half_precision_is_for_the_encoder_alone(data: ImageSet) -> None:
+    seen = {}
+
+    def loss(features: torch.Tensor, head: torch.nn.Module, labels: torch.Tensor) -> torch.Tensor:
+        value = _loss(features, head, labels)
+        seen.update(features=features.dtype, loss=value.dtype)
+        return value
+
+    for precision, expected in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        objective = _objective()
+        objective.loss = loss
+        _run(objective, data, Settings(Schedule(0.1, 1), batch=512, precision=precision))
+        assert seen == {"features": expected, "loss": torch.float32}
+
+
+def test_pieces_of_unequal_sizes_weigh_as_much_as_they_have(data: ImageSet) -> None:
+    """Seventy samples in four pieces: 18, 18, 18 and 16."""
+    objective = _objective()
+    sizes = []
+
+    def loss(features: torch.Tensor, head: torch.nn.Module, labels: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(labels))
+        return _loss(features, head, labels) * 0 + float(len(sizes))
+
+    objective.loss = loss
+    (record,) = _run(objective, data, Settings(Schedule(0.1, 1), batch=512, accumulate=4))
+    assert sizes == [18, 18, 18, 16]
+    assert record.loss == pytest.approx((18 * 1 + 18 * 2 + 18 * 3 + 16 * 4) / 70)
+
+
+def test_the_mode_is_that_of_training(data: ImageSet) -> None:
+    objective = _objective().eval()
+    before = {name: value.clone() for name, value in objective.named_buffers() if name.endswith("running_mean")}
+    _run(objective, data, Settings(Schedule(0.1, 1), batch=512))
+    assert all(not torch.equal(dict(objective.named_buffers())[name], value) for name, value in before.items())
+
+
+def test_the_average_follows_the_steps(data: ImageSet) -> None:
+    """One batch at a constant rate, averaged by hand beside it."""
+    objective, expected = _objective(), None
+    settings = Settings(Schedule(0.1, 12, "constant"), batch=512, average=0.5)
+    for record in train(objective, MemoryFeed(data, AUGMENTATION), settings):
+        own = objective.head.prototypes.detach().double().clone()
+        decay = min(0.5, record.step / (9 + record.step))
+        expected = own if expected is None else expected
+        if record.step > 1:
+            expected = decay * expected + (1 - decay) * own
+        else:
+            expected = record.checkpoint()[1]["average"]["head.prototypes"].double().clone()
+    found = record.checkpoint()[1]["average"]["head.prototypes"].double()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

@@ -56,7 +56,7 @@ def demo(
 def _trained(loss: str, folder: Path, epochs: int) -> dict[str, float]:
     from protosphere.cli.waiting import bar_of
     from protosphere.recipes import build, catalog
-    from protosphere.recipes.execute import execute
+    from protosphere.recipes.execute import execute, latest
     from protosphere.recipes.schema import with_settings
     from protosphere.runs import RunFolder
 
@@ -64,10 +64,10 @@ def _trained(loss: str, folder: Path, epochs: int) -> dict[str, float]:
     recipe = with_settings(catalog.recipe(f"digits-{loss}"), settings)
     numbers: dict[str, float] = {}
     with bar_of(f"{_TITLES[loss]:14}") as progress:
-        for event in execute(recipe, RunFolder(folder), build.build_source(recipe)):
+        for event in execute(recipe, RunFolder(folder), build.build_source(recipe), start="resume"):
             progress(event.progress.epoch / epochs)
             numbers = event.numbers or numbers
-    return numbers
+    return numbers or latest(folder) or {}  # A run that was there already has logged them.
 
 
 def _print(console: "Console", results: dict[str, dict[str, float]]) -> None:

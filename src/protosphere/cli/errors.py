@@ -7,6 +7,8 @@ import typer
 
 # What is an argument in Python is an option here.
 _OPTIONS = {"classes='present'": "--classes present", "space='raw'": "--space raw"}
+# How torch says so, on a GPU and on a CPU.
+_SHORT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 @contextmanager
@@ -17,11 +19,17 @@ def told() -> Iterator[None]:
 
     try:
         yield
-    except (ValueError, RuntimeError, MemoryError, ImportError) as error:
+    except (ValueError, RuntimeError, MemoryError, ImportError, OSError) as error:
+        text = str(error).rstrip(".")
+        short_of_memory = isinstance(error, MemoryError) or any(words in text for words in _SHORT_OF_MEMORY)
         # Of these, torch's own are no sentences for the user.
-        if isinstance(error, RuntimeError) and not type(error).__module__.startswith("protosphere."):
+        foreign = isinstance(error, RuntimeError) and not type(error).__module__.startswith("protosphere.")
+        if foreign and not short_of_memory:
             raise
-        text = str(error).rstrip(".") or "there must be memory for this; there is too little"
+        if short_of_memory:
+            text = "there must be memory for this; there is too little (smaller batches or images take less)"
+        elif isinstance(error, OSError):
+            text = f"{error.filename or 'a file'} must be usable; {(error.strerror or 'it is not').lower()}"
         if isinstance(error, ImportError) and "pip install" not in text:
             text = f'{error.name} must be installed for this: pip install "protosphere[train]"; it is missing'
         for argument, option in _OPTIONS.items():

@@ -58,9 +58,10 @@ def evaluate(
         typer.echo(json.dumps(record, indent=1, ensure_ascii=False))
         return
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"{taken.recipe.name} after step {taken.step}: {len(taken.test):,} test images", markup=False)
+    part = "validation" if taken.recipe.data.validation_share else "test"
+    console.print(f"{taken.recipe.name} after step {taken.step}: {len(taken.test):,} {part} images", markup=False)
     for name, label in (
-        ("test_accuracy", "test accuracy"),
+        ("test_accuracy", f"{part} accuracy"),
         ("nearest_mean_accuracy", "by the nearest class mean"),
         ("train_accuracy", "training accuracy"),
     ):

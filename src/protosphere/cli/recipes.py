@@ -14,13 +14,16 @@ def recipes(
     """List the recipes, print one, or print their JSON schema."""
     from protosphere.cli.errors import told
     from protosphere.cli.train import recipe_named
-    from protosphere.recipes import catalog
-    from protosphere.recipes.schema import Recipe
 
-    if schema:
-        typer.echo(json.dumps(Recipe.model_json_schema(), indent=1))
-        return
     with told():
+        from protosphere.recipes import catalog
+        from protosphere.recipes.schema import Recipe
+
+        if settings and (name is None or schema):
+            raise ValueError("--set must come with a recipe to set something in")
+        if schema:
+            typer.echo(json.dumps(Recipe.model_json_schema(), indent=1))
+            return
         if name is not None:
             typer.echo(recipe_named(name, settings or []).to_yaml(), nl=False)
             return

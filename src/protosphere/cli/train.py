@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 # What is shown of an evaluation, and the names it goes by here.
 SHOWN = {
-    "test_accuracy": "test accuracy",
+    "test_accuracy": "{part} accuracy",
     "nearest_mean_accuracy": "nearest class mean",
     "nc1_ratio": "nc1_ratio",
     "inter_effective_rank": "inter rank",
@@ -77,8 +77,9 @@ def train(
             for event in events:
                 last = now = event.progress
                 if event.numbers is not None:
-                    evaluated = ", ".join(_shown(event.numbers)[:3])
-                    console.print(f"epoch {now.epoch:.0f}: loss {now.loss:.4f}, {', '.join(_shown(event.numbers))}")
+                    shown = _shown(event.numbers, "validation" if recipe.data.validation_share else "test")
+                    evaluated = ", ".join(shown[:3])
+                    console.print(f"epoch {now.epoch:.0f}: loss {now.loss:.4f}, {', '.join(shown)}")
                 running = f"loss {now.loss:.4f}, {now.images_per_second:,.0f} images/s"
                 bar.update(task, completed=now.epoch, step=now.step, numbers=f"{running}; {evaluated}".rstrip("; "))
                 write(now.step, _numbers(event))
@@ -93,9 +94,11 @@ def train(
 _REPORT_EVERY = 50
 
 
-def _shown(numbers: dict[str, float]) -> list[str]:
+def _shown(numbers: dict[str, float], part: str) -> list[str]:
     return [
-        f"{label} {100 * numbers[key]:.2f} %" if key.endswith("accuracy") else f"{label} {numbers[key]:.4g}"
+        f"{label.format(part=part)} {100 * numbers[key]:.2f} %"
+        if key.endswith("accuracy")
+        else f"{label} {numbers[key]:.4g}"
         for key, label in SHOWN.items()
         if key in numbers
     ]

@@ -1,6 +1,8 @@
 """Folders of images, one a class: found by torchvision, decoded and cut by workers, augmented on the device."""
 
+import hashlib
 import importlib
+import json
 import os
 import warnings
 import weakref
@@ -54,6 +56,14 @@ class ImageFiles:
         """Always 3: whatever a file holds is read as RGB."""
         return 3
 
+    def fingerprint(self) -> str:
+        """What tells this set from others: a digest of names and labels, wherever the folder is."""
+        digest = hashlib.sha256(json.dumps(self.class_names).encode())
+        digest.update(self.labels.contiguous().numpy())  # type: ignore[arg-type]
+        for path in self.paths:
+            digest.update("/".join(Path(path).parts[-2:]).encode() + b"\n")
+        return digest.hexdigest()
+
     def chosen(self, index: Integer[Tensor, "chosen"]) -> "ImageFiles":
         """Some of the images, in this order."""
         return replace(self, paths=tuple(self.paths[one] for one in index.tolist()), labels=self.labels[index])
@@ -64,8 +74,8 @@ def load_folder(path: Path | str, *, classes: Path | str | None = None) -> tuple
 
     Args:
         path: the folder.
-        classes: a text file with the name of a class folder as the first word of each line; only these are taken, and
-            labels follow its order. Without it all of train are, sorted.
+        classes: a text file with a class folder a line, its name alone or before other words; only these are taken,
+            and labels follow its order. Without it all of train are, sorted.
 
     Returns:
         The images to train with, and those to evaluate with.
@@ -83,7 +93,7 @@ def load_folder(path: Path | str, *, classes: Path | str | None = None) -> tuple
     if not test.is_dir():
         raise DataError(f"{root} must have a folder val or test; neither is there")
     present = {part: _folders(part) for part in (train, test)}
-    names = present[train] if classes is None else _listed(Path(classes).expanduser())
+    names = present[train] if classes is None else _listed(Path(classes).expanduser(), present[train])
     for part, own in present.items():
         if missing := _without(names, own):
             numbers = f"it lacks {len(missing)} ({_few(missing)})"
@@ -196,7 +206,7 @@ class _Cut(Dataset[Tensor | str]):
         path, drawn = key
         try:
             with warnings.catch_warnings(action="ignore"), Image.open(path) as image:
-                pixels = self.as_tensor(image.convert("RGB"))
+                pixels = self.as_tensor(_of_eight_bits(image).convert("RGB"))
         except Exception as error:  # Whatever a damaged file makes Pillow raise.
             return f"{path} must be an image; it cannot be read ({_reason(error)})"
         if drawn is None:
@@ -205,6 +215,16 @@ class _Cut(Dataset[Tensor | str]):
             # torch.manual_seed would seed the GPU as well.
             torch.default_generator.manual_seed(sample_seed(*drawn))
             return torch.stack([self.training(pixels) for _ in range(self.views)])
+
+
+def _of_eight_bits(image: Any) -> Any:
+    """Grey images of sixteen bits, which Pillow would cut off at 255."""
+    if not image.mode.startswith("I"):
+        return image
+    from PIL import Image  # noqa: PLC0415
+
+    levels = (np.asarray(image).astype(np.float64) / 257).round().clip(0, 255)
+    return Image.fromarray(levels.astype(np.uint8))
 
 
 class _Decoded:
@@ -216,8 +236,8 @@ class _Decoded:
         self.device = device
         self.order = _Order()
         self.loader: DataLoader[Tensor | str] = DataLoader(
-            cut, batch_sampler=self.order, num_workers=count, collate_fn=_collated, persistent_workers=count > 0,
-            pin_memory=device.type == "cuda", generator=torch.Generator(),
+            cut, batch_sampler=self.order, num_workers=count, collate_fn=_collated, worker_init_fn=_apart,
+            persistent_workers=count > 0, pin_memory=device.type == "cuda", generator=torch.Generator(),
         )  # fmt: skip
         # Were the loader collected in a cycle with this, its queues would close before its workers are told to end,
         # and it would wait five seconds for each.
@@ -225,12 +245,27 @@ class _Decoded:
 
     def batches(self, keys: Iterator[list[_Key]]) -> Iterator[Tensor]:
         self.order.keys = keys
-        for images in self.loader:
+        for images in self._loaded():
             if isinstance(images, str):
                 raise DataError(images)
             yield images.to(self.device, non_blocking=True)
             if self.order.keys is not keys:
                 raise DataError("batches must all be taken before others are begun; others have been")
+
+    def _loaded(self) -> Iterator[Tensor | str]:
+        try:
+            yield from self.loader
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise DataError(
+                "processes that read images must live; one was killed, perhaps for want of memory"
+            ) from None
+
+
+def _apart(_: int) -> None:
+    """Workers leave the group of processes that is asked to stop as one: their parent has a step to finish."""
+    os.setpgid(0, 0)
 
 
 class _Order(Iterable[list[_Key]]):
@@ -259,17 +294,20 @@ def _image_files(part: Path, names: Sequence[str]) -> ImageFiles:
 
 def _folders(part: Path) -> list[str]:
     try:
-        return list(_torchvision("datasets.folder").find_classes(part)[0])
+        found = _torchvision("datasets.folder").find_classes(part)[0]
     except FileNotFoundError:
         raise DataError(f"{part} must have a folder for each class; it has none") from None
+    return [name for name in found if not name.startswith(".")]
 
 
-def _listed(path: Path) -> list[str]:
+def _listed(path: Path, folders: Sequence[str]) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} must be a text of class names; it cannot be read ({_reason(error)})") from error
-    names = [line.split()[0] for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    lines = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    known = set(folders)
+    names = [line if line in known else line.split()[0] for line in lines]
     if not names:
         raise DataError(f"{path} must name a class a line; it names none")
     if again := [name for name, count in Counter(names).items() if count > 1]:

@@ -1,5 +1,7 @@
 """Where images come from: bundled digits, torchvision's sets, an ``.npz`` of arrays, noise; checked on entry."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +48,10 @@ class Part(Protocol):
         """How many images there are."""
         ...
 
+    def fingerprint(self) -> str:
+        """What tells this part from others."""
+        ...
+
     def chosen(self: SomePart, index: Tensor) -> SomePart:
         """Some of the images, in this order."""
         ...
@@ -77,6 +83,13 @@ class ImageSet:
     def channels(self) -> int:
         """Of each image."""
         return self.images.shape[1]
+
+    def fingerprint(self) -> str:
+        """What tells this set from others: a digest of images, labels and names."""
+        digest = hashlib.sha256(json.dumps(self.class_names).encode())
+        for part in (self.labels, self.images):
+            digest.update(part.cpu().contiguous().numpy())  # type: ignore[arg-type]
+        return digest.hexdigest()
 
     def chosen(self, index: Integer[Tensor, "chosen"]) -> "ImageSet":
         """Some of the images, in this order."""
@@ -232,13 +245,31 @@ def _arrays(path: Path) -> Source:
     missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in content]
     if missing:
         raise DataError(f"{path.name} must hold x_train, y_train, x_test and y_test; it has no {', '.join(missing)}")
-    labels = np.concatenate([content["y_train"].ravel(), content["y_test"].ravel()])
-    classes = int(labels.max()) + 1 if labels.size and labels.dtype.kind in "iu" else 0
-    names = content.get("class_names", np.array([f"class {index}" for index in range(classes)]))
+    names = _names(content, path.name)
     train, test = (
-        _image_set(content[f"x_{part}"], content[f"y_{part}"], names.tolist(), path.name) for part in ("train", "test")
+        _image_set(content[f"x_{part}"], content[f"y_{part}"], names, path.name) for part in ("train", "test")
     )
+    if train.channels != test.channels:
+        numbers = f"got {train.channels} and {test.channels}"
+        raise DataError(f"training and test images of {path.name} must have as many channels; {numbers}")
     return Source(path.stem, train, test)
+
+
+def _names(content: dict[str, np.ndarray], file: str) -> list[str]:
+    """The names of the classes: those of the file, or numbers up to the largest label."""
+    given = content.get("class_names")
+    if given is not None:
+        names = list(map(str, given.tolist())) if given.ndim == 1 and given.dtype.kind == "U" else []
+        if not names or len(set(names)) < len(names):
+            raise DataError(f"class_names of {file} must be a list of different texts; they are none")
+        return names
+    labels = [content[f"y_{part}"] for part in ("train", "test")]
+    if any(part.dtype.kind not in "iu" or not part.size for part in labels):
+        return []  # Which is told with the labels themselves.
+    largest = max(int(part.max()) for part in labels)
+    if largest >= labels[0].size:
+        raise DataError(f"labels of {file} must number the classes, each with a training image; got {largest}")
+    return [f"class {index}" for index in range(largest + 1)]
 
 
 def _image_set(images: Any, labels: Any, names: Sequence[str], source: str) -> ImageSet:
@@ -248,7 +279,7 @@ def _image_set(images: Any, labels: Any, names: Sequence[str], source: str) -> I
         pixels = pixels[:, None]
     elif pixels.ndim == 4 and pixels.shape[3] in (1, 3) and pixels.shape[1] not in (1, 3):
         pixels = np.moveaxis(pixels, 3, 1)
-    if pixels.ndim != 4 or pixels.shape[1] not in (1, 3) or not len(pixels):
+    if pixels.ndim != 4 or pixels.shape[1] not in (1, 3) or not pixels.size:
         raise DataError(f"images of {source} must be (samples, height, width) with 1 or 3 channels; got {pixels.shape}")
     if pixels.dtype.kind == "f":
         if not np.isfinite(pixels).all() or pixels.min() < 0 or pixels.max() > 1:
@@ -257,7 +288,8 @@ def _image_set(images: Any, labels: Any, names: Sequence[str], source: str) -> I
     if pixels.dtype != np.uint8:
         raise DataError(f"images of {source} must be bytes or floats between 0 and 1; got {pixels.dtype}")
     if targets.shape != (len(pixels),) or targets.dtype.kind not in "iu":
-        raise DataError(f"labels of {source} must be one whole number per image, ({len(pixels)},); got {targets.shape}")
+        got = f"{targets.shape} of {targets.dtype}"
+        raise DataError(f"labels of {source} must be one whole number per image, ({len(pixels)},); got {got}")
     if targets.min() < 0 or targets.max() >= len(names):
         raise DataError(f"labels of {source} must lie in 0..{len(names) - 1}; got {targets.min()}..{targets.max()}")
     tensors = torch.from_numpy(np.ascontiguousarray(pixels)), torch.from_numpy(targets.astype(np.int64))

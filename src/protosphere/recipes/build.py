@@ -54,6 +54,8 @@ def build_feeds(recipe: schema.Recipe, source: Source, device: torch.device | st
     They are normalised by the statistics of the training part, folders by those of ImageNet.
     """
     train, test = source.train, source.test
+    if train.channels == 1 and (any(recipe.views.jitter) or recipe.views.grey_probability):
+        raise schema.RecipeError("views.jitter and views.grey_probability are for images in colour; these are grey")
     mean, std = train.channel_statistics() if isinstance(train, ImageSet) else (IMAGENET_MEAN, IMAGENET_STD)
     augmentation = Augmentation(
         **recipe.views.model_dump(exclude={"count"}), blur_kernel=_blur_kernel(recipe.views.size), mean=mean, std=std
@@ -77,17 +79,30 @@ def _blur_kernel(size: int) -> int:
 
 def build_objective(recipe: schema.Recipe, *, num_classes: int, in_channels: int) -> Objective:
     """Encoder (backbone, neck and projection, one after the other), head and loss."""
-    body = backbone(recipe.encoder.backbone, stem=recipe.encoder.stem, in_channels=in_channels)
-    dim = body.num_features
-    if not isinstance(dim, int):
-        raise schema.RecipeError(
-            f"encoder.backbone must say how wide its features are; {recipe.encoder.backbone} does not"
-        )
     how = recipe.encoder
+    body = backbone(how.backbone, stem=how.stem, in_channels=in_channels)
+    dim = _width(body, recipe, in_channels)
     last = projection(how.projection, dim, hidden=how.projection_hidden, out=how.projection_dim)
     encoder = nn.Sequential(body, neck(how.neck, dim), last)
     out = dim if how.projection == "none" else how.projection_dim
     return Objective(encoder, _head(recipe.loss, out, num_classes), _loss(recipe.loss))
+
+
+def _width(body: nn.Module, recipe: schema.Recipe, channels: int) -> int:
+    """How wide the features are: by trying, since what models say of themselves is not always so."""
+    size = recipe.views.size
+    try:
+        with torch.no_grad():
+            features = body.eval()(torch.zeros(1, channels, size, size))
+    except (RuntimeError, AssertionError, ValueError, IndexError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise schema.RecipeError(
+            f"encoder.backbone {recipe.encoder.backbone} must take images of views.size {size}; it does not ({reason})"
+        ) from None
+    body.train()
+    if features.ndim != 2:
+        raise schema.RecipeError(f"encoder.backbone must give a vector an image; {recipe.encoder.backbone} does not")
+    return int(features.shape[1])
 
 
 def build_settings(
@@ -157,7 +172,8 @@ def _loss(loss: schema.Loss) -> Loss:
     if loss.kind == "ce":
 
         def cross_entropy(features: Tensor, head: nn.Module, labels: Tensor) -> Tensor:
-            return F.cross_entropy(head(features).float(), labels, label_smoothing=loss.label_smoothing)
+            with torch.autocast(features.device.type, enabled=False):
+                return F.cross_entropy(head(features.float()), labels, label_smoothing=loss.label_smoothing)
 
         return cross_entropy
     if loss.kind == "etf-dr":

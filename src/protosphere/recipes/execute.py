@@ -58,20 +58,25 @@ def execute(
         RunFolderError: the folder is in use, of another recipe, or damaged.
         TrainingError: the loss is no longer a number; the sentence names the last checkpoint.
     """
+    # What makes no sense is found out before the folder is touched.
+    objective = fresh_objective(recipe, source, device)
+    feeds = build.build_feeds(recipe, source, device)
+    settings = build.build_settings(recipe, device=device, report_every=report_every)
     with folder.locked():
         folder.begin(recipe.to_yaml(), differs=_difference)
         checkpoint = load_checkpoint(folder.checkpoints)
-        if checkpoint is not None and start == "fresh":
+        if start == "fresh" and (checkpoint is not None or folder.records()):
             raise RunFolderError(f"{folder.path} must be resumed (--resume) or be another folder; it has a run already")
-        objective = fresh_objective(recipe, source, device)
-        feeds = build.build_feeds(recipe, source, device)
         names = list(source.train.class_names)
-        if checkpoint is not None and folder.read_json("classes.json") != names:
-            raise RunFolderError(f"{folder.path} must be resumed with its own data; these have other classes")
+        data = {"train": len(source.train), "test": len(source.test), "fingerprint": source.train.fingerprint()}
+        if checkpoint is not None:
+            see_that_classes_agree(folder, names)
+            if folder.read_json("data.json")["fingerprint"] != data["fingerprint"]:
+                raise RunFolderError(f"{folder.path} must be resumed with its own training images; these are others")
         folder.write_json("machine.json", machine(device))
         folder.write_json("classes.json", names)
+        folder.write_json("data.json", data)
         folder.forget_after(0 if checkpoint is None else checkpoint.step)
-        settings = build.build_settings(recipe, device=device, report_every=report_every)
         try:
             for progress in train(objective, feeds[0], settings, resume=checkpoint, stop=stop):
                 numbers = _record(recipe, folder, progress, objective, *feeds)
@@ -80,6 +85,12 @@ def execute(
             last = load_checkpoint(folder.checkpoints)
             saved = "there is no checkpoint" if last is None else f"the last checkpoint is of step {last.step}"
             raise TrainingError(f"{error}; {saved}") from None
+
+
+def see_that_classes_agree(folder: RunFolder, names: list[str]) -> None:
+    """Raise RunFolderError unless a run's classes are these, in this order."""
+    if folder.read_json("classes.json") != names:
+        raise RunFolderError(f"{folder.path} must have data of its own classes; these have others, or another order")
 
 
 def fresh_objective(recipe: Recipe, source: Source, device: torch.device | str) -> Objective:
@@ -146,7 +157,8 @@ def _record(
                 found = assess(objective, data, test, metrics=recipe.metrics)
             numbers = found.numbers
             write_geometry(folder, found.geometry)
-            folder.log({"kind": "evaluation", "step": progress.step, "epoch": epoch} | numbers)
+            part = "validation" if recipe.data.validation_share else "test"
+            folder.log({"kind": "evaluation", "step": progress.step, "epoch": epoch, "part": part} | numbers)
     due = progress.at_epoch_end and (epoch == total or epoch % recipe.save_every == 0)
     if due or progress.stopping:
         save_checkpoint(folder.checkpoints, progress.step, *progress.checkpoint())

@@ -13,7 +13,7 @@ class RecipeError(ValueError):
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Data(_Part):
@@ -56,7 +56,7 @@ class Optimisation(_Part):
     """How it is minimised."""
 
     epochs: int = Field(1000, ge=1)
-    batch: int = Field(512, ge=1)
+    batch: int = Field(512, ge=2)
     accumulate: int = Field(1, ge=1, description="Pieces of a batch whose gradients are added before a step.")
     optimizer: Literal["sgd", "adamw"] = "sgd"
     rate: float = Field(0.2, gt=0)
@@ -114,17 +114,27 @@ class Recipe(_Part):
     evaluate_every: int = Field(10, ge=1, description="Epochs.")
     save_every: int = Field(10, ge=1, description="Epochs.")
     metrics: Literal["all", "cheap"] = Field("all", description="cheap: what class sums give, while images stream.")
-    seed: int = 42
+    seed: int = Field(42, ge=0, lt=2**31)
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Recipe":
         how = self.optimisation
-        if how.batch % how.accumulate:
-            raise ValueError("optimisation.accumulate must divide optimisation.batch")
+        if how.batch % how.accumulate or how.batch < 2 * how.accumulate:
+            raise ValueError(
+                "optimisation.accumulate must divide optimisation.batch into pieces of two samples or more"
+            )
         if how.schedule == "steps" and not how.milestones:
             raise ValueError("optimisation.milestones must name epochs for the schedule of steps")
-        if not 0 < self.views.scale[0] <= self.views.scale[1]:
-            raise ValueError("views.scale must be two positive numbers, the smaller first")
+        if any(milestone < 1 for milestone in (*how.milestones, *self.probe.milestones)):
+            raise ValueError("milestones must be epochs, from 1 on")
+        if not 0 < self.views.scale[0] <= self.views.scale[1] <= 1:
+            raise ValueError("views.scale must be two shares of the area, the smaller first")
+        if min(self.views.jitter) < 0 or self.views.jitter[3] > 0.5 or max(self.views.jitter[:3]) > 1:
+            raise ValueError("views.jitter must be three strengths of 0 to 1 and a turn of the hue of 0 to 0.5")
+        if self.views.padding > self.views.size:
+            raise ValueError("views.padding must not exceed views.size")
+        if self.views.blur_probability and self.views.size < 4:
+            raise ValueError("views.blur_probability is for images of four pixels or more")
         if self.optimisation.warmup_epochs >= self.optimisation.epochs:
             raise ValueError("optimisation.warmup_epochs must be fewer than optimisation.epochs")
         if self.loss.label_smoothing and self.loss.kind != "ce":
@@ -141,6 +151,21 @@ class Recipe(_Part):
         return text
 
 
+class _DoubleKeyError(yaml.YAMLError):  # type: ignore[misc]
+    """A key stands twice; YAML would take the last."""
+
+
+class _NoDoubles(yaml.SafeLoader):  # type: ignore[misc]
+    """YAML's safe loader, but that a key may stand once only."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
+        if twice is not None:
+            raise _DoubleKeyError(f"a recipe must say each thing once; {twice} stands there twice")
+        return super().construct_mapping(node, deep=deep)
+
+
 def from_yaml(text: str) -> Recipe:
     """Read a recipe.
 
@@ -148,8 +173,10 @@ def from_yaml(text: str) -> Recipe:
         RecipeError: it is no YAML, or says what no recipe can say.
     """
     try:
-        content = yaml.safe_load(text)
+        content = yaml.load(text, _NoDoubles)
     except yaml.YAMLError as error:
+        if isinstance(error, _DoubleKeyError):
+            raise RecipeError(str(error)) from None
         line = getattr(getattr(error, "problem_mark", None), "line", None)
         where = "" if line is None else f" (line {line + 1})"
         raise RecipeError(f"a recipe must be YAML; it is none{where}") from error

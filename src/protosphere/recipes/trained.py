@@ -11,7 +11,7 @@ from protosphere.data.feeds import Feed
 from protosphere.data.sources import Source
 from protosphere.evaluation.probes import PROBES, Probe, Probed, probe
 from protosphere.recipes import build
-from protosphere.recipes.execute import fresh_objective
+from protosphere.recipes.execute import fresh_objective, see_that_classes_agree
 from protosphere.recipes.schema import Recipe, difference, from_yaml, with_settings
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import load_checkpoint
@@ -84,6 +84,7 @@ def load_run(
     if checkpoint is None:
         raise RunFolderError(f"{path} must have a checkpoint; it has none yet")
     source = build.build_source(recipe, download=download)
+    see_that_classes_agree(folder, list(source.train.class_names))
     objective = fresh_objective(recipe, source, device)
     try:
         objective.load_state_dict(checkpoint.weights | checkpoint.state.get("average", {}))

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor
 from protosphere.runs.folder import RunFolderError, sync_folder, write_atomically
 
 _KEPT = 2
+_LOG = logging.getLogger("protosphere")
 
 
 class Checkpoint(NamedTuple):
@@ -89,6 +91,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
             return _load(path)
         except Exception as error:  # Whatever a damaged file makes its parser raise.
             problems.append(f"{path.name}: {type(error).__name__}")
+            _LOG.warning("%s is damaged and is passed over", path)
     if problems:
         raise RunFolderError(f"{folder} must hold a checkpoint that is whole; all are damaged ({', '.join(problems)})")
     return None

@@ -4,6 +4,7 @@ RUN/recipe.yaml       what was run, and runs again
 RUN/machine.json      where, and with which versions
 RUN/metrics.jsonl     one record a line, as they came
 RUN/classes.json      the names of the classes
+RUN/data.json         how many images, and what tells them from others
 RUN/geometry.safetensors  of the last evaluation: class means, cosines, confusion, a view in three dimensions
 RUN/checkpoints/      the last ones (see checkpoints.py)
 RUN/.lock             held while a process uses the folder
@@ -95,6 +96,7 @@ class RunFolder:
         """
         import fcntl  # noqa: PLC0415  Of Linux and macOS; without it no run folder is written.
 
+        self._refuse_foreign()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = (self.path / ".lock").open("a+")
@@ -128,12 +130,17 @@ class RunFolder:
             if how is not None:
                 raise RunFolderError(f"{self.path} must be a run of this recipe; it holds another one: {how}")
             return
-        own = {".lock", _part(self.recipe).name}  # The part is of a process that died while it wrote it.
-        foreign = [entry.name for entry in self.path.iterdir() if entry.name not in own] if self.path.exists() else []
-        if foreign:
-            raise RunFolderError(f"{self.path} must be empty or a run; it holds {sorted(foreign)[0]}")
+        self._refuse_foreign()
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.recipe, recipe.encode())
+
+    def _refuse_foreign(self) -> None:
+        if self.recipe.exists() or not self.path.is_dir():
+            return
+        own = {".lock", _part(self.recipe).name}  # The part is of a process that died while it wrote it.
+        foreign = sorted(entry.name for entry in self.path.iterdir() if entry.name not in own)
+        if foreign:
+            raise RunFolderError(f"{self.path} must be empty or a run; it holds {foreign[0]}")
 
     def write_json(self, name: str, content: Any) -> None:
         """Write facts, whole or not at all."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from protosphere.data.feeds import Feed, whole_batches
 from protosphere.runs.checkpoints import Checkpoint
 from protosphere.training.objective import Objective
+from protosphere.training.schedules import Schedule
 from protosphere.training.settings import Settings
 from protosphere.training.steps import Steps
 
@@ -104,13 +105,15 @@ def train(
             done, end, stopping = step + 1, place + 1 == per_epoch, stop()
             if not (end or stopping or (settings.report_every and done % settings.report_every == 0)):
                 continue
-            loss = _mean(losses[: place + 1].cpu(), done, rate)
+            loss = _mean(losses[: place + 1].cpu(), done, per_epoch, settings.schedule)
+            if end or stopping:
+                _see_that_finite(objective.state_dict(), done, rate)
             speed = (done - since) * min(settings.batch, len(feed)) / (time.perf_counter() - begun)
 
             def checkpoint(
                 seen: Tensor = losses[: 0 if end else place + 1],
             ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-                return _finite(objective.state_dict()), steps.state() | {"losses": seen.cpu(), "samples": len(feed)}
+                return objective.state_dict(), steps.state() | {"losses": seen.cpu(), "samples": len(feed)}
 
             averaged = nullcontext if steps.average is None else steps.average.applied
             yield Progress(done, done / per_epoch, loss, rate, speed, end, stopping, checkpoint, averaged)
@@ -119,11 +122,12 @@ def train(
             begun, since = time.perf_counter(), done
 
 
-def _mean(losses: Tensor, done: int, rate: float) -> float:
+def _mean(losses: Tensor, done: int, per_epoch: int, schedule: Schedule) -> float:
     """The mean of an epoch's losses so far. Raises TrainingError where one of them is no loss."""
     wrong = torch.nonzero(~(losses.abs() < _EXPLODED)).flatten().tolist()
     if wrong:
         step = done - len(losses) + wrong[0] + 1
+        rate = schedule.at(step - 1, steps_per_epoch=per_epoch)
         raise TrainingError(
             f"the loss must stay finite; at step {step}, with a learning rate of {rate:.3g}, it was "
             f"{float(losses[wrong[0]]):.3g}"
@@ -131,9 +135,11 @@ def _mean(losses: Tensor, done: int, rate: float) -> float:
     return float(losses.mean())
 
 
-def _finite(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights. Raises TrainingError where they are no numbers: the next loss would show it, and this is saved."""
-    for name, value in weights.items():
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise TrainingError(f"weights must stay finite; those of {name} are not")
-    return weights
+def _see_that_finite(weights: dict[str, Tensor], done: int, rate: float) -> None:
+    """Raise TrainingError where weights are no numbers: the next loss would show it, but they are to be saved now."""
+    floating = {name: value for name, value in weights.items() if value.is_floating_point()}
+    finite = torch.stack([torch.isfinite(value).all() for value in floating.values()]).tolist()
+    for name, good in zip(floating, finite, strict=True):
+        if not good:
+            where = f"after step {done}, with a learning rate of {rate:.3g}"
+            raise TrainingError(f"weights must stay finite; {where}, those of {name} are not")

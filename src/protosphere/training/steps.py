@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protosphere.data.feeds import Feed
+from protosphere.data.feeds import Feed, seed_of
 from protosphere.training.average import WeightAverage
 from protosphere.training.objective import Objective
 from protosphere.training.settings import Settings
@@ -60,7 +60,7 @@ class Steps:
         Returns:
             The loss before the update, on the device; it is valid until the next step.
         """
-        self._seed(self.settings.seed * 1_000_003 + step)
+        self._seed(seed_of("step", self.settings.seed, step))
         self._set_rate(rate)
         if self.average is not None:
             self.average.at(step)
@@ -80,10 +80,13 @@ class Steps:
     def state(self) -> dict[str, Any]:
         """What resuming needs besides the weights; of plain types."""
         average = {} if self.average is None else {"average": self.average.state()}
-        return {"optimizer": self.optimizer.state_dict()["state"], **average}
+        kind = {"kind": self.settings.optimizer}
+        return {"optimizer": self.optimizer.state_dict()["state"], **kind, **average}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take up a state that was saved, on this device or on another."""
+        if state["kind"] != self.settings.optimizer:
+            raise ValueError(f"a state must be of the optimizer that takes it, {self.settings.optimizer}; it is not")
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
         for group in self.optimizer.param_groups:
@@ -135,7 +138,8 @@ class Steps:
         self._inputs = tuple(part.clone() for part in parts)
         self.optimizer.zero_grad(set_to_none=True)  # Gradients are to lie in the graph's own memory.
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph), _choosing():
+        # Other threads, such as those that load images, may go on talking to the GPU meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"), _choosing():
             self._output = self._whole(self._inputs)
         self._graph = graph
 
