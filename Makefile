@@ -40,6 +40,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/metrics.py
 	$(BIN)/python benchmarks/measure_file.py
+	$(BIN)/python benchmarks/prototypes.py
 	$(BIN)/python benchmarks/readme.py
 
 $(INSTALLED): pyproject.toml constraints.txt

@@ -11,9 +11,14 @@ from typing import Any
 
 import losses
 import metrics
+import prototypes
 
 ROOT = Path(__file__).parents[1]
-TABLES: dict[str, Callable[[dict[str, Any]], str]] = {"losses": losses.table, "metrics": metrics.table}
+TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "losses": losses.table,
+    "metrics": metrics.table,
+    "prototypes": prototypes.table,
+}
 
 
 def with_tables(text: str) -> str:
