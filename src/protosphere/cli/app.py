@@ -11,6 +11,7 @@ from protosphere.cli.demo import demo
 from protosphere.cli.doctor import doctor
 from protosphere.cli.evaluate import evaluate
 from protosphere.cli.measure import measure
+from protosphere.cli.predict import predict
 from protosphere.cli.prototypes import app as prototypes
 from protosphere.cli.recipes import recipes
 from protosphere.cli.train import train
@@ -25,6 +26,7 @@ app.command()(demo)
 app.command()(doctor)
 app.command()(evaluate)
 app.command()(measure)
+app.command()(predict)
 app.command()(recipes)
 app.command()(train)
 app.add_typer(prototypes)

@@ -198,23 +198,31 @@ class _Cut(Dataset[Tensor | str]):
             "padded": v2.Compose([v2.Resize(size, antialias=True), middle]),
             "none": self.evaluation,
         }[augmentation.crop]
-        self.as_tensor = v2.functional.pil_to_tensor
 
     def __getitem__(self, key: _Key) -> Tensor | str:
-        from PIL import Image  # noqa: PLC0415
-
         path, drawn = key
-        try:
-            with warnings.catch_warnings(action="ignore"), Image.open(path) as image:
-                pixels = self.as_tensor(_of_eight_bits(image).convert("RGB"))
-        except Exception as error:  # Whatever a damaged file makes Pillow raise.
-            return f"{path} must be an image; it cannot be read ({_reason(error)})"
+        pixels = decoded(path)
+        if isinstance(pixels, str):
+            return pixels
         if drawn is None:
             return self.evaluation(pixels)[None]  # type: ignore[no-any-return]
         with torch.random.fork_rng(devices=[]):
             # torch.manual_seed would seed the GPU as well.
             torch.default_generator.manual_seed(sample_seed(*drawn))
             return torch.stack([self.training(pixels) for _ in range(self.views)])
+
+
+def decoded(path: str, channels: int = 3) -> Tensor | str:
+    """The bytes of an image, in colour or in grey; or, for one that cannot be read, the sentence that says so."""
+    from PIL import Image  # noqa: PLC0415
+
+    try:
+        with warnings.catch_warnings(action="ignore"), Image.open(path) as image:
+            converted = _of_eight_bits(image).convert("RGB" if channels == 3 else "L")
+            pixels = torch.from_numpy(np.array(converted))
+    except Exception as error:  # Whatever a damaged file makes Pillow raise.
+        return f"{path} must be an image; it cannot be read ({_reason(error)})"
+    return pixels.movedim(2, 0).contiguous() if channels == 3 else pixels[None]
 
 
 def _of_eight_bits(image: Any) -> Any:
@@ -245,22 +253,12 @@ class _Decoded:
 
     def batches(self, keys: Iterator[list[_Key]]) -> Iterator[Tensor]:
         self.order.keys = keys
-        for images in self._loaded():
+        for images in self.loader:
             if isinstance(images, str):
                 raise DataError(images)
             yield images.to(self.device, non_blocking=True)
             if self.order.keys is not keys:
                 raise DataError("batches must all be taken before others are begun; others have been")
-
-    def _loaded(self) -> Iterator[Tensor | str]:
-        try:
-            yield from self.loader
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
-            raise DataError(
-                "processes that read images must live; one was killed, perhaps for want of memory"
-            ) from None
 
 
 def _apart(_: int) -> None:

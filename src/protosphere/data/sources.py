@@ -272,9 +272,9 @@ def _names(content: dict[str, np.ndarray], file: str) -> list[str]:
     return [f"class {index}" for index in range(largest + 1)]
 
 
-def _image_set(images: Any, labels: Any, names: Sequence[str], source: str) -> ImageSet:
-    """Images as bytes with channels first. Raises DataError unless images and labels make sense."""
-    pixels, targets = np.asarray(images), np.asarray(labels)
+def as_bytes(images: Any, source: str) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+    """Images as bytes with channels first, (samples, channels, height, width). Raises DataError for what is none."""
+    pixels = np.asarray(images)
     if pixels.ndim == 3:
         pixels = pixels[:, None]
     elif pixels.ndim == 4 and pixels.shape[3] in (1, 3) and pixels.shape[1] not in (1, 3):
@@ -287,10 +287,16 @@ def _image_set(images: Any, labels: Any, names: Sequence[str], source: str) -> I
         pixels = np.round(pixels * 255).astype(np.uint8)
     if pixels.dtype != np.uint8:
         raise DataError(f"images of {source} must be bytes or floats between 0 and 1; got {pixels.dtype}")
+    return np.ascontiguousarray(pixels)
+
+
+def _image_set(images: Any, labels: Any, names: Sequence[str], source: str) -> ImageSet:
+    """Images and labels together. Raises DataError unless they make sense."""
+    pixels, targets = as_bytes(images, source), np.asarray(labels)
     if targets.shape != (len(pixels),) or targets.dtype.kind not in "iu":
         got = f"{targets.shape} of {targets.dtype}"
         raise DataError(f"labels of {source} must be one whole number per image, ({len(pixels)},); got {got}")
     if targets.min() < 0 or targets.max() >= len(names):
         raise DataError(f"labels of {source} must lie in 0..{len(names) - 1}; got {targets.min()}..{targets.max()}")
-    tensors = torch.from_numpy(np.ascontiguousarray(pixels)), torch.from_numpy(targets.astype(np.int64))
+    tensors = torch.from_numpy(pixels), torch.from_numpy(targets.astype(np.int64))
     return ImageSet(*tensors, tuple(map(str, names)))

@@ -56,12 +56,22 @@ def build_feeds(recipe: schema.Recipe, source: Source, device: torch.device | st
     train, test = source.train, source.test
     if train.channels == 1 and (any(recipe.views.jitter) or recipe.views.grey_probability):
         raise schema.RecipeError("views.jitter and views.grey_probability are for images in colour; these are grey")
-    mean, std = train.channel_statistics() if isinstance(train, ImageSet) else (IMAGENET_MEAN, IMAGENET_STD)
-    augmentation = Augmentation(
-        **recipe.views.model_dump(exclude={"count"}), blur_kernel=_blur_kernel(recipe.views.size), mean=mean, std=std
-    )
+    augmentation = build_augmentation(recipe, *normalisation(train))
     first, second = (_feed(part, augmentation, device, recipe) for part in (train, test))
     return first, second
+
+
+def normalisation(part: Part) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel that images are normalised by."""
+    return part.channel_statistics() if isinstance(part, ImageSet) else (IMAGENET_MEAN, IMAGENET_STD)
+
+
+def build_augmentation(recipe: schema.Recipe, mean: tuple[float, ...], std: tuple[float, ...]) -> Augmentation:
+    """What is done to images."""
+    views = recipe.views
+    return Augmentation(
+        **views.model_dump(exclude={"count"}), blur_kernel=_blur_kernel(views.size), mean=tuple(mean), std=tuple(std)
+    )
 
 
 def _feed(part: Part, augmentation: Augmentation, device: torch.device | str, recipe: schema.Recipe) -> Feed:

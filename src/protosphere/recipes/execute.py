@@ -68,7 +68,9 @@ def execute(
         if start == "fresh" and (checkpoint is not None or folder.records()):
             raise RunFolderError(f"{folder.path} must be resumed (--resume) or be another folder; it has a run already")
         names = list(source.train.class_names)
+        mean, std = build.normalisation(source.train)
         data = {"train": len(source.train), "test": len(source.test), "fingerprint": source.train.fingerprint()}
+        data |= {"channels": source.train.channels, "mean": mean, "std": std}
         if checkpoint is not None:
             see_that_classes_agree(folder, names)
             if folder.read_json("data.json")["fingerprint"] != data["fingerprint"]:
@@ -95,9 +97,13 @@ def see_that_classes_agree(folder: RunFolder, names: list[str]) -> None:
 
 def fresh_objective(recipe: Recipe, source: Source, device: torch.device | str) -> Objective:
     """The objective as it is before the first step."""
+    return objective_of(recipe, source.train.num_classes, source.train.channels, device)
+
+
+def objective_of(recipe: Recipe, num_classes: int, channels: int, device: torch.device | str) -> Objective:
+    """The objective as it is before the first step, for data of these classes and channels."""
     torch.manual_seed(recipe.seed)
-    part = source.train
-    return build.build_objective(recipe, num_classes=part.num_classes, in_channels=part.channels).to(device)
+    return build.build_objective(recipe, num_classes=num_classes, in_channels=channels).to(device)
 
 
 def machine(device: torch.device | str) -> dict[str, Any]:

@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 from protosphere.data.feeds import Feed
+from protosphere.data.pipeline import Augmentation
 from protosphere.data.sources import Source
 from protosphere.evaluation.probes import PROBES, Probe, Probed, probe
 from protosphere.recipes import build
-from protosphere.recipes.execute import fresh_objective, see_that_classes_agree
+from protosphere.recipes.execute import fresh_objective, objective_of, see_that_classes_agree
 from protosphere.recipes.schema import Recipe, difference, from_yaml, with_settings
 from protosphere.runs import RunFolder, RunFolderError
-from protosphere.runs.checkpoints import load_checkpoint
+from protosphere.runs.checkpoints import Checkpoint, load_checkpoint
 from protosphere.training import Objective
 
 
@@ -56,10 +57,29 @@ class TrainedRun:
         return probe(self.objective, *feeds, settings, names=names, body=body, progress=progress)
 
 
+@dataclass(frozen=True)
+class TrainedModel:
+    """What a run folder gives by itself, without its data.
+
+    Attributes:
+        recipe: of the run.
+        objective: with the weights of the last checkpoint, or their moving average where there is one.
+        class_names: one a class.
+        channels: of the images.
+        clean: how images are prepared.
+    """
+
+    recipe: Recipe
+    objective: Objective
+    class_names: list[str]
+    channels: int
+    clean: Augmentation
+
+
 def load_run(
     path: Path | str, *, settings: Sequence[str] = (), device: torch.device | str = "cpu", download: bool = False
 ) -> TrainedRun:
-    """Take up a run.
+    """Take up a run and its data.
 
     Args:
         path: its folder.
@@ -73,21 +93,50 @@ def load_run(
         DataError: the data are not there.
     """
     folder = RunFolder(path)
-    try:
-        own = from_yaml(folder.recipe.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        raise RunFolderError(f"{path} must be a run folder, with a recipe; it is none") from None
+    own = _recipe(folder)
     recipe = with_settings(own, settings)
     if changed := difference(own, recipe):
         raise RunFolderError(f"settings must leave what was trained as it is; {changed}")
-    checkpoint = load_checkpoint(folder.checkpoints)
-    if checkpoint is None:
-        raise RunFolderError(f"{path} must have a checkpoint; it has none yet")
+    checkpoint = _checkpoint(folder)
     source = build.build_source(recipe, download=download)
     see_that_classes_agree(folder, list(source.train.class_names))
-    objective = fresh_objective(recipe, source, device)
+    objective = _with_weights(fresh_objective(recipe, source, device), checkpoint, folder)
+    return TrainedRun(recipe, source, objective, *build.build_feeds(recipe, source, device), checkpoint.step)
+
+
+def load_model(path: Path | str, *, device: torch.device | str = "cpu") -> TrainedModel:
+    """Take up the model of a run; its data need not be there.
+
+    Raises:
+        RunFolderError: it is no run, has no checkpoint, or one of another model.
+    """
+    folder = RunFolder(path)
+    recipe, checkpoint = _recipe(folder), _checkpoint(folder)
+    names, data = folder.read_json("classes.json"), folder.read_json("data.json")
+    objective = _with_weights(objective_of(recipe, len(names), data["channels"], device), checkpoint, folder)
+    clean = build.build_augmentation(recipe, data["mean"], data["std"]).clean()
+    return TrainedModel(recipe, objective.eval(), names, data["channels"], clean)
+
+
+def _recipe(folder: RunFolder) -> Recipe:
+    try:
+        return from_yaml(folder.recipe.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        raise RunFolderError(f"{folder.path} must be a run folder, with a recipe; it is none") from None
+
+
+def _checkpoint(folder: RunFolder) -> Checkpoint:
+    checkpoint = load_checkpoint(folder.checkpoints)
+    if checkpoint is None:
+        raise RunFolderError(f"{folder.path} must have a checkpoint; it has none yet")
+    return checkpoint
+
+
+def _with_weights(objective: Objective, checkpoint: Checkpoint, folder: RunFolder) -> Objective:
     try:
         objective.load_state_dict(checkpoint.weights | checkpoint.state.get("average", {}))
     except RuntimeError:
-        raise RunFolderError(f"the checkpoint in {path} must fit its recipe and data; it is of another model") from None
-    return TrainedRun(recipe, source, objective, *build.build_feeds(recipe, source, device), checkpoint.step)
+        raise RunFolderError(
+            f"the checkpoint in {folder.path} must fit its recipe and data; it is of another model"
+        ) from None
+    return objective
