@@ -67,9 +67,7 @@ class MemoryFeed:
 
     def batches(self, size: int, *, seed: int, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Indices of samples."""
-        order = shuffled(len(self), seed=seed, epoch=epoch).to(self.device)
-        for start in range(first * size, whole_batches(len(self), size) * size, size):
-            yield (order[start : start + size],)
+        return index_batches(len(self), size, seed=seed, epoch=epoch, first=first, device=self.device)
 
     def prepared(self, *parts: Tensor) -> Batch:
         """The samples of these indices."""
@@ -81,6 +79,15 @@ class MemoryFeed:
         clean = self.augmentation.clean()
         for images, labels in zip(self.data.images.split(size), self.data.labels.split(size), strict=True):
             yield clean(images), labels
+
+
+def index_batches(
+    samples: int, size: int, *, seed: int, epoch: int, first: int, device: torch.device
+) -> Iterator[tuple[Tensor, ...]]:
+    """The whole batches of an epoch as indices, for sets that are on the device."""
+    order = shuffled(samples, seed=seed, epoch=epoch).to(device)
+    for start in range(first * size, whole_batches(samples, size) * size, size):
+        yield (order[start : start + size],)
 
 
 def whole_batches(samples: int, size: int) -> int:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from protosphere.classifiers import CosineClassifier, LinearClassifier, MeanClassifier, class_means
-from protosphere.data.feeds import Batch, Feed, shuffled, whole_batches
+from protosphere.data.feeds import Batch, Feed, index_batches
 from protosphere.evaluation.features import Outputs, evaluating, outputs
 from protosphere.geometry import normalise
 from protosphere.losses import normface_loss
@@ -58,9 +58,7 @@ class FeatureFeed:
 
     def batches(self, size: int, *, seed: int, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Indices of samples."""
-        order = shuffled(len(self), seed=seed, epoch=epoch).to(self.device)
-        for start in range(first * size, whole_batches(len(self), size) * size, size):
-            yield (order[start : start + size],)
+        return index_batches(len(self), size, seed=seed, epoch=epoch, first=first, device=self.device)
 
     def prepared(self, *parts: Tensor) -> Batch:
         """The samples of these indices."""
