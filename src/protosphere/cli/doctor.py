@@ -29,9 +29,7 @@ def doctor() -> None:
         versions = {package: _version(package) for package in packages}
         if None in versions.values():
             incomplete.append(part)
-        listing = ", ".join(
-            f"{package}\N{NO-BREAK SPACE}{version or '[red]missing[/red]'}" for package, version in versions.items()
-        )
+        listing = "\n".join(f"{package} {version or '[red]missing[/red]'}" for package, version in versions.items())
         table.add_row(part, listing, "[red]incomplete[/red]" if part in incomplete else "[green]ready[/green]")
     console.print(table)
     for part in incomplete:
