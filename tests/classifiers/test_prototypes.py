@@ -24,6 +24,7 @@ def samples() -> tuple[np.ndarray, np.ndarray]:
     return (centres[labels] + generator.normal(size=(200, 6))).astype(np.float32), NAMES[labels]
 
 
+@pytest.mark.bad_input
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @pytest.mark.parametrize("rule", ["cosine", "nearest"])
 def test_scikit_learns_own_checks(rule: str) -> None:

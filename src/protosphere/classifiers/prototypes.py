@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -266,11 +266,11 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return classifier
 
     @classmethod
-    def from_means(cls, means: ClassMeans, classes: Sequence[Hashable], **options: Any) -> "PrototypeClassifier":
+    def from_means(cls, means: ClassMeans, classes: ArrayLike, **options: Any) -> "PrototypeClassifier":
         """From means that were streamed, on any device and over any number of processes."""
-        if len(classes) != len(means.weights):
-            raise ValueError(f"classes must be one a mean, {len(means.weights)}; got {len(classes)}")
         names = np.array(classes)
+        if names.shape != means.weights.shape:
+            raise ValueError(f"classes must be one a mean, {len(means.weights)}; got {names.shape}")
         order = np.argsort(names, kind="stable")
         classifier = cls(**options)
         classifier.n_features_in_ = means.sums.shape[1]

@@ -76,7 +76,8 @@ def _trained(loss: str, folder: Path, epochs: int) -> dict[str, float]:
         for event in execute(recipe, RunFolder(folder), build.build_source(recipe), start="resume"):
             progress(event.progress.epoch / epochs)
             numbers = event.numbers or numbers
-    return numbers or latest(folder) or {}  # A run that was there already has logged them.
+    # A run that was there already has logged them.
+    return numbers or {name: value for name, value in (latest(folder) or {}).items() if isinstance(value, float)}
 
 
 def _probe(folder: Path) -> str:

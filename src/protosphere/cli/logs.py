@@ -4,11 +4,12 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 Numbers = Mapping[str, float]
 
 
+@runtime_checkable
 class _Log(Protocol):
     def write(self, step: int, numbers: Numbers) -> None: ...
 

@@ -178,7 +178,7 @@ def _read(file: Path, features: str, labels: str | None) -> "tuple[np.ndarray, n
         raise ValueError(
             f"features in {file.name} must be (samples, dim), floating; got {inputs.shape} of {inputs.dtype}"
         )
-    if labels is None or targets is None:
+    if labels is None:
         return inputs, np.empty(0)
     if targets.shape != inputs.shape[:1] or targets.dtype.kind not in "iuUSO":
         raise ValueError(f"labels in {file.name} must be one a sample, ({len(inputs)},); got {targets.shape}")

@@ -59,7 +59,7 @@ def read_features(
         path: an ``.npz`` (uncompressed ones are mapped), ``.safetensors``, or a ``.pt`` that holds a dictionary of
             tensors. Nothing in it is executed.
         features: the key of the features.
-        labels: the key of the labels; with None the file need not have any.
+        labels: the key of the labels; with None the file need not have any, and there are none then.
         prototypes: the key of the prototypes; without it ``"prototypes"``, if the file has it.
         bias: the key of the head's bias, likewise.
         class_names: the key of the names of the classes, likewise.
@@ -89,6 +89,8 @@ def read_features(
             raise FeatureFileError(f"{path.name} must hold {what} under the key {key!r}; its keys are {listing}")
     found = {what: arrays.get(key) for what, key in asked.items()}
     names = found.pop("class_names")
+    if found["labels"] is None:
+        found["labels"] = np.empty(0, np.int64)
     return FeatureFile(**found, class_names=None if names is None else _names(path, names))  # type: ignore[arg-type]
 
 

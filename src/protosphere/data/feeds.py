@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from protosphere.data.sources import ImageSet
 Batch = tuple[Tensor, Tensor]
 
 
+@runtime_checkable
 class Feed(Protocol):
     """Images for training and for evaluation.
 

@@ -37,13 +37,14 @@ def evaluating(module: nn.Module) -> Iterator[None]:
         module.train(mode)
 
 
-@torch.no_grad()
 def batch_outputs(objective: Objective, feed: Feed, *, batch: int = 512) -> Iterator[Outputs]:
     """Outputs batch by batch, in float32: rounding a network to bfloat16 would be measured as spread of classes."""
     with evaluating(objective):
         for images, labels in feed.in_order(batch):
-            features = objective.encoder(images).float()
-            yield Outputs(features, objective.head(features).argmax(1), labels)
+            with torch.no_grad():
+                features = objective.encoder(images).float()
+                decisions = objective.head(features).argmax(1)
+            yield Outputs(features, decisions, labels)
 
 
 def outputs(

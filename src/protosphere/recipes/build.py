@@ -1,5 +1,6 @@
 """Where names meet classes, and nowhere else: a recipe's parts as objects."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def normalisation(part: Part) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return part.channel_statistics() if isinstance(part, ImageSet) else (IMAGENET_MEAN, IMAGENET_STD)
 
 
-def build_augmentation(recipe: schema.Recipe, mean: tuple[float, ...], std: tuple[float, ...]) -> Augmentation:
+def build_augmentation(recipe: schema.Recipe, mean: Sequence[float], std: Sequence[float]) -> Augmentation:
     """What is done to images."""
     views = recipe.views
     return Augmentation(

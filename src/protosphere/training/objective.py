@@ -24,11 +24,11 @@ class Objective(nn.Module):
         self.head = head
         self.loss = loss
 
-    def forward(self, images: Float[Tensor, "samples _ _ _"], labels: Integer[Tensor, "samples"]) -> Float[Tensor, ""]:
+    def forward(self, images: Float[Tensor, "samples ..."], labels: Integer[Tensor, "samples"]) -> Float[Tensor, ""]:
         """The loss of a batch."""
         return self.loss(self.encoder(images), self.head, labels)
 
-    def scores(self, images: Float[Tensor, "samples _ _ _"]) -> Float[Tensor, "samples classes"]:
+    def scores(self, images: Float[Tensor, "samples ..."]) -> Float[Tensor, "samples classes"]:
         """What the head says of each class."""
         scores: Tensor = self.head(self.encoder(images))
         return scores
