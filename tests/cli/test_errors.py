@@ -33,6 +33,12 @@ def test_one_sentence(error: Exception, sentence: str, capsys: pytest.CaptureFix
     assert said.count("\n") == 1
 
 
+def test_a_pipe_that_was_closed_is_no_error_to_tell(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BrokenPipeError), told():
+        raise BrokenPipeError
+    assert not capsys.readouterr().err
+
+
 def test_a_defect_is_not_hidden() -> None:
     with pytest.raises(RuntimeError, match="shapes"), told():
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")

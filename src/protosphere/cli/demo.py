@@ -28,7 +28,8 @@ _COLUMNS = (
 _LEGEND = (
     "Spread: variance within classes by that between them. Rank: directions that class means fill, of 9. Angles: how "
     "uneven those between class means are. Tilt: 1 − cos between a prototype and its class. Agrees: how often the "
-    "classifier picks the nearest class mean. All of the training images."
+    "classifier picks the nearest class mean. All of the training images. SCL has two views of each image and a "
+    "projection; its prototypes are the class means, so they have no tilt."
 )
 
 
@@ -100,9 +101,7 @@ def _print(console: "Console", results: dict[str, dict[str, float]]) -> None:
 
     from protosphere.metrics import at_collapse
 
-    table = Table(
-        box=box.SIMPLE_HEAD, title="Handwritten digits, a small network, the loss alone differs", title_justify="left"
-    )
+    table = Table(box=box.SIMPLE_HEAD, title="Handwritten digits, one small network", title_justify="left")
     table.add_column("loss", no_wrap=True)
     for heading in ("test", "nearest\nmean", *(heading for _, heading, _ in _COLUMNS)):
         table.add_column(heading, justify="right")

@@ -19,6 +19,8 @@ def told() -> Iterator[None]:
 
     try:
         yield
+    except BrokenPipeError:  # Whoever read the output has enough of it.
+        raise
     except (ValueError, RuntimeError, MemoryError, ImportError, OSError) as error:
         text = str(error).rstrip(".")
         short_of_memory = isinstance(error, MemoryError) or any(words in text for words in _SHORT_OF_MEMORY)

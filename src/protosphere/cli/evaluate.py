@@ -112,15 +112,15 @@ def _print_probes(console: "Console", results: "list[Probed]") -> None:
 
     table = Table(box=box.SIMPLE_HEAD, title="Classifiers on the same features", title_justify="left")
     table.add_column("classifier", no_wrap=True)
-    for heading in ("test", "passes", "seconds", "tilt"):
+    for heading in ("test", "passes", "seconds", "apart"):
         table.add_column(heading, justify="right")
     table.add_column("")
     for result in results:
-        tilt = result.metrics.get("weight_class_alignment")
+        apart = result.metrics.get("weight_class_alignment")
         numbers = f"{100 * result.accuracy:.2f} %", f"{result.passes}", f"{result.seconds:.2f}"
-        table.add_row(result.name, *numbers, "" if tilt is None else f"{tilt:.2g}", _EXPLAINED[result.name])
+        table.add_row(result.name, *numbers, "" if apart is None else f"{apart:.2g}", _EXPLAINED[result.name])
     console.print(table)
-    console.print("Passes: over the training images. Tilt: how far weights are from their class means (0 to 4).")
+    console.print("Passes: over the training images. Apart: squared distance of unit weights and class means.")
 
 
 def _record(taken: "TrainedRun", found: "Assessment") -> dict[str, Any]:
