@@ -10,8 +10,8 @@ from protosphere.data.feeds import MemoryFeed
 from protosphere.data.pipeline import Augmentation
 from protosphere.data.sources import load
 from protosphere.encoders import backbone
-from protosphere.evaluation import outputs
-from protosphere.evaluation.probes import PROBES, FeatureFeed, probe
+from protosphere.evaluation import Outputs, outputs
+from protosphere.evaluation.probes import PROBES, FeatureFeed, _Neighbours, probe
 from protosphere.training import Objective, Schedule, Settings
 
 SETTINGS = Settings(Schedule(0.5, 12, "steps", milestones=(8, 10)), batch=64, weight_decay=0.0)
@@ -95,3 +95,11 @@ def test_features_as_a_feed() -> None:
     assert sorted(seen.tolist()) == list(range(10))
     assert not torch.equal(seen, labels)
     assert torch.equal(torch.cat([part for part, _ in feed.in_order(4)]), features)
+
+
+def test_neighbours_vote_by_how_near_they_are() -> None:
+    """One at an angle of 0 outvotes two at 60 degrees, exp(1/0.07) against 2 exp(0.5/0.07)."""
+    bank = torch.tensor([[1.0, 0.0], [0.5, 3**0.5 / 2], [0.5, -(3**0.5) / 2]])
+    found = Outputs(bank, torch.zeros(3).long(), torch.tensor([0, 1, 1]))
+    votes = _Neighbours(found, 2)(torch.tensor([[2.0, 0.0]]))
+    torch.testing.assert_close(votes[0, 1] / votes[0, 0], torch.tensor(2.0) * torch.tensor(-0.5 / 0.07).exp())

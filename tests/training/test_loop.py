@@ -198,9 +198,25 @@ def test_a_checkpoint_of_something_else(data: ImageSet, tmp_path: Path) -> None:
 
 
 def test_each_step_draws_anew(data: ImageSet) -> None:
-    """One batch, and a learning rate of nearly nothing: what changes from step to step is the augmentation."""
+    """One batch in one order, and a learning rate of nearly nothing: what changes is the augmentation alone."""
+
+    class InOrder(MemoryFeed):
+        def batches(self, size: int, *, seed: int, epoch: int, first: int = 0):
+            yield (torch.arange(len(self)),)
+
     settings = Settings(Schedule(1e-12, 4, "constant"), batch=512, weight_decay=0.0)
-    assert len({record.loss for record in _run(_objective(), data, settings)}) == 4
+    assert len({record.loss for record in train(_objective(), InOrder(data, AUGMENTATION), settings)}) == 4
+    assert len({record.loss for record in train(_objective(), InOrder(data, Augmentation(8)), settings)}) == 1
+
+
+def test_views_are_drawn_each_for_itself_one_after_the_other(data: ImageSet) -> None:
+    feed = MemoryFeed(data, AUGMENTATION, views=3)
+    index = torch.tensor([4, 1])
+    images, labels = feed.prepared(index)
+    assert labels.tolist() == data.labels[index].tolist() * 3
+    plain, _ = MemoryFeed(data, Augmentation(8), views=3).prepared(index)
+    assert torch.equal(plain, (data.images[index] / 255).repeat(3, 1, 1, 1))
+    assert len({tuple(view.flatten().tolist()) for view in images.split(2)}) > 1
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
