@@ -14,6 +14,7 @@ from protosphere.training import TrainingError
     ("error", "sentence"),
     [
         (ValueError("labels must fit; they do not."), "Error: labels must fit; they do not."),
+        (ValueError("did you mean epochs?"), "Error: did you mean epochs?\n"),
         (TrainingError("the loss must stay finite"), "Error: the loss must stay finite."),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "Error: there must be memory for this"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "Error: there must be memory for this"),

@@ -40,5 +40,6 @@ def told() -> Iterator[None]:
             text = f'{error.name} must be installed for this: pip install "protosphere[train]"; it is missing'
         for argument, option in _OPTIONS.items():
             text = text.replace(argument, option)
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]Error:[/red] {escape(text)}.")
+        end = "" if text.endswith("?") else "."
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]Error:[/red] {escape(text)}{end}")
         raise typer.Exit(1) from None

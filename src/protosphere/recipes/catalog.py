@@ -18,8 +18,8 @@ _TEMPERATURES = {
 
 
 def _digits(loss: LossKind) -> Recipe:
-    """Handwritten digits on a CPU in seconds; on the test images ce 98.5, normface 98.3, ntce 97.3, nonl 98.7, etf-dr
-    95.5 %.
+    """Handwritten digits on a CPU in seconds; on the test images about ce 98.5, normface 98.3, ntce 97.3, nonl 98.7,
+    etf-dr 95.5 %.
     """
     return Recipe(
         name=f"digits-{loss}",
