@@ -24,7 +24,7 @@ def cases(data: str) -> dict[str, list[str]]:
     """The settings of each case."""
     cifar = ["cifar100-nonl", "data.source=arrays", f"data.path={data}"]
     large = ["data.source=synthetic", "data.classes=null", "data.num_classes=1000", "data.samples=4096"]
-    large += ["data.resolution=224", "optimisation.epochs=8", "optimisation.warmup_epochs=0"]
+    large += ["data.resolution=224", "optimisation.epochs=7", "optimisation.warmup_epochs=0"]
     eager = ["optimisation.execution=eager", "optimisation.precision=float32"]
     return {
         "resnet18, 32 px, batch 512": [*cifar, "optimisation.epochs=12"],

@@ -10,7 +10,8 @@ from protosphere.data.feeds import MemoryFeed
 from protosphere.data.pipeline import Augmentation
 from protosphere.data.sources import load
 from protosphere.encoders import backbone
-from protosphere.evaluation import Outputs, outputs
+from protosphere.evaluation import outputs
+from protosphere.evaluation.features import Samples
 from protosphere.evaluation.probes import PROBES, FeatureFeed, _Neighbours, probe
 from protosphere.training import Objective, Schedule, Settings
 
@@ -51,6 +52,8 @@ def test_every_classifier(objective: Objective, feeds: tuple) -> None:
     assert {name: found[name].accuracy for name in PROBES[2:] if found[name].accuracy < 0.4} == {}
     assert found["prototypes"].metrics["weight_class_alignment"] == pytest.approx(0, abs=1e-9)
     assert found["cached"].metrics["weight_class_alignment"] > 0.01
+    assert {name for name, result in found.items() if result.metrics} == set(PROBES[2:-1])
+    assert {result.space for result in found.values()} == {"output"}
 
 
 def test_by_definition(objective: Objective, feeds: tuple) -> None:
@@ -77,15 +80,21 @@ def test_by_definition(objective: Objective, feeds: tuple) -> None:
     assert found["cached"] == pytest.approx(logistic.score(other.features.numpy(), truth), abs=0.08)
 
 
-def test_a_projection_is_left_out_of_linear_probes_alone(objective: Objective, feeds: tuple) -> None:
-    """Behind a projection that keeps one dimension, linear probes see all, and prototypes that one."""
+def test_before_and_behind_a_projection(objective: Objective, feeds: tuple) -> None:
+    """Behind a projection to one dimension classifiers see that one, before it all; linear probes stand before it."""
     narrow = torch.nn.Linear(64, 1, bias=False)
     encoder = torch.nn.Sequential(*objective.encoder, narrow)
     contrastive = Objective(encoder, MeanClassifier(1, 10), objective.loss)
-    names = ("prototypes", "linear")
-    results = {one.name: one.accuracy for one in probe(contrastive, *feeds, SETTINGS, names=names, body=encoder[:-1])}
-    assert results["prototypes"] < 0.3
-    assert results["linear"] > 0.5
+    found = {(one.name, one.space): one for one in probe(contrastive, *feeds, SETTINGS, body=encoder[:-1])}
+    both = ("prototypes", "cached", "neighbours")
+    before = {("linear", "body"), ("normalised", "body"), *((name, "body") for name in both)}
+    assert set(found) == {("head", "output"), ("cosine", "output"), *((name, "output") for name in both)} | before
+    assert {key for key, one in found.items() if one.accuracy > 0.4} == before
+    plain = {one.name: one for one in probe(objective, *feeds, SETTINGS, names=("prototypes", "cached"))}
+    for name, one in plain.items():
+        assert found[name, "body"].accuracy == one.accuracy
+        assert found[name, "body"].metrics == pytest.approx(one.metrics)
+        assert found[name, "output"].metrics["inter_effective_rank"] < 1.001 < one.metrics["inter_effective_rank"]
 
 
 def test_features_as_a_feed() -> None:
@@ -100,6 +109,5 @@ def test_features_as_a_feed() -> None:
 def test_neighbours_vote_by_how_near_they_are() -> None:
     """One at an angle of 0 outvotes two at 60 degrees, exp(1/0.07) against 2 exp(0.5/0.07)."""
     bank = torch.tensor([[1.0, 0.0], [0.5, 3**0.5 / 2], [0.5, -(3**0.5) / 2]])
-    found = Outputs(bank, torch.zeros(3).long(), torch.tensor([0, 1, 1]))
-    votes = _Neighbours(found, 2)(torch.tensor([[2.0, 0.0]]))
+    votes = _Neighbours(Samples(bank, torch.tensor([0, 1, 1])), 2)(torch.tensor([[2.0, 0.0]]))
     torch.testing.assert_close(votes[0, 1] / votes[0, 0], torch.tensor(2.0) * torch.tensor(-0.5 / 0.07).exp())

@@ -9,6 +9,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from protosphere.evaluation.probes import Probe
+
 _TITLES = {
     "ce": "cross-entropy",
     "normface": "NormFace",
@@ -86,8 +88,10 @@ def _probe(folder: Path) -> str:
     from protosphere.cli.waiting import bar_of
     from protosphere.recipes.trained import load_run
 
+    names: tuple[Probe, ...] = ("prototypes", "linear")
     with bar_of("a linear probe") as progress:
-        means, linear = load_run(folder).probed(("prototypes", "linear"), progress=progress)
+        results = {(one.name, one.space): one for one in load_run(folder).probed(names, progress=progress)}
+    means, linear = results["prototypes", "output"], results["linear", "body"]
     return (
         f"SCL needs no trained classifier: class means took {means.passes} pass and {means.seconds:.2f} s for "
         f"{100 * means.accuracy:.1f} %, a linear probe {linear.passes} passes and {linear.seconds:.1f} s for "

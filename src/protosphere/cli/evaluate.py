@@ -106,21 +106,51 @@ _EXPLAINED = {
 }
 
 
+# Of the training features with a classifier's weights: the paper's Table 3.
+_GEOMETRY = {
+    "intra_effective_rank": "rank\nintra",
+    "inter_effective_rank": "rank\ninter",
+    "weights_effective_rank": "rank\nweights",
+    "weight_class_alignment": "to class\nmean",
+    "weight_instance_alignment": "to\nsamples",
+    "mir": "MIR",
+    "hdr": "HDR",
+}
+_ON = {"output": "outputs", "body": "before the projection"}
+
+
 def _print_probes(console: "Console", results: "list[Probed]") -> None:
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, title="Classifiers on the same features", title_justify="left")
     table.add_column("classifier", no_wrap=True)
-    for heading in ("test", "passes", "seconds", "apart"):
+    for heading in ("test", "passes", "seconds"):
         table.add_column(heading, justify="right")
+    several = any(result.space == "body" for result in results)
+    if several:
+        table.add_column("on")
     table.add_column("")
     for result in results:
-        apart = result.metrics.get("weight_class_alignment")
         numbers = f"{100 * result.accuracy:.2f} %", f"{result.passes}", f"{result.seconds:.2f}"
-        table.add_row(result.name, *numbers, "" if apart is None else f"{apart:.2g}", _EXPLAINED[result.name])
+        on = [_ON[result.space]] if several else []
+        table.add_row(result.name, *numbers, *on, _EXPLAINED[result.name])
     console.print(table)
-    console.print("Passes: over the training images. Apart: squared distance of unit weights and class means.")
+    console.print("Passes: over the training images.")
+    measured = [result for result in results if result.metrics]
+    if not measured:
+        return
+    table = Table(box=box.SIMPLE_HEAD, title="The training features with their weights", title_justify="left")
+    table.add_column("classifier", no_wrap=True)
+    for heading in _GEOMETRY.values():
+        table.add_column(heading, justify="right")
+    if several:
+        table.add_column("on")
+    for result in measured:
+        values = [f"{result.metrics[name]:.3g}" if name in result.metrics else "–" for name in _GEOMETRY]
+        table.add_row(result.name, *values, *([_ON[result.space]] if several else []))
+    console.print(table)
+    console.print("Rank: directions that are filled. To class mean, to samples: squared distance of unit weights.")
 
 
 def _record(taken: "TrainedRun", found: "Assessment") -> dict[str, Any]:

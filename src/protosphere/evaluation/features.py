@@ -26,6 +26,13 @@ class Outputs(NamedTuple):
     labels: Integer[Tensor, "samples"]
 
 
+class Samples(NamedTuple):
+    """Features and labels, one row an image."""
+
+    features: Float[Tensor, "samples dim"]
+    labels: Integer[Tensor, "samples"]
+
+
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """In evaluation mode; afterwards as before."""
@@ -45,6 +52,20 @@ def batch_outputs(objective: Objective, feed: Feed, *, batch: int = 512) -> Iter
                 features = objective.encoder(images).float()
                 decisions = objective.head(features).argmax(1)
             yield Outputs(features, decisions, labels)
+
+
+@torch.no_grad()
+def encoded(
+    encoder: nn.Module, feed: Feed, *, batch: int = 512, progress: Callable[[float], None] = lambda _: None
+) -> Samples:
+    """Features of an encoder, in the mode it is in, for all clean images of a feed; float32."""
+    parts: list[Samples] = []
+    done = 0
+    for images, labels in feed.in_order(batch):
+        parts.append(Samples(encoder(images).float(), labels))
+        done += len(labels)
+        progress(done / len(feed))
+    return Samples(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 def outputs(

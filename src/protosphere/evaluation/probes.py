@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from protosphere.classifiers import CosineClassifier, LinearClassifier, MeanClassifier, class_means
 from protosphere.data.feeds import Batch, Feed, index_batches
-from protosphere.evaluation.features import Outputs, evaluating, outputs
+from protosphere.evaluation.features import Samples, encoded, evaluating
 from protosphere.geometry import normalise
 from protosphere.losses import normface_loss
 from protosphere.metrics import measure
 from protosphere.training import Objective, Settings, train
 
 Probe = Literal["head", "cosine", "prototypes", "linear", "normalised", "cached", "neighbours"]
+Space = Literal["output", "body"]
 PROBES: tuple[Probe, ...] = get_args(Probe)
 _NEIGHBOURS, _VOTE = 20, 0.07
 
@@ -29,13 +30,15 @@ class Probed:
 
     Attributes:
         name: of the classifier.
+        space: what it classifies: the encoder's outputs, or the features before the projection.
         accuracy: on the test images, a share of 1.
         passes: forward passes over the training images that it took.
         seconds: that it took, those passes included, until it could classify.
-        metrics: collapse metrics of the training features with its weights, where both are of one space.
+        metrics: collapse metrics of the clean training features of that space with its weights, where it has weights.
     """
 
     name: Probe
+    space: Space
     accuracy: float
     passes: int
     seconds: float
@@ -95,10 +98,13 @@ def probe(
     """Classify by each of several classifiers.
 
     ``head``: the objective's own. ``cosine``: its prototypes by the cosine, without lengths and biases. ``prototypes``:
-    class means of the encoder's unit outputs over the clean training images, one pass. ``linear``: a linear layer with
-    a bias on the body's features, images augmented anew each epoch. ``normalised``: unit features and unit weights,
-    NormFace, likewise. ``cached``: a linear layer on the encoder's clean outputs, computed once. ``neighbours``: the
-    twenty nearest training samples by cosine, each voting with exp(cos/0.07).
+    class means of unit features over the clean training images, one pass. ``linear``: a linear layer with a bias,
+    images augmented anew each epoch. ``normalised``: unit features and unit weights, NormFace, likewise. ``cached``: a
+    linear layer on clean features, computed once. ``neighbours``: the twenty nearest training samples by cosine, each
+    voting with exp(cos/0.07).
+
+    Behind a projection, ``linear`` and ``normalised`` stand on the features before it, and ``prototypes``, ``cached``
+    and ``neighbours`` are tried on its outputs and before it.
 
     Args:
         objective: trained; it is left as it was.
@@ -106,62 +112,66 @@ def probe(
         test_feed: the test images.
         settings: how linear layers are trained.
         names: which classifiers, in this order.
-        body: the part of the encoder that ``linear`` and ``normalised`` stand on: without a projection head.
+        body: the part of the encoder before the projection, if there is a projection.
         progress: called with the share of the classifier at work that is done.
 
     Yields:
-        One result a name.
+        One result a name, or one a name and space.
     """
-    body = objective.encoder if body is None else body
+    spaces: dict[Space, nn.Module] = {"output": objective.encoder}
+    if body is not None:
+        spaces["body"] = body
     classes = len(objective.head.prototypes)  # type: ignore[arg-type]
     with evaluating(objective):
         for name in names:
-            progress(0.0)
-            start = time.perf_counter()
             if name in ("head", "cosine"):
                 head = objective.head if name == "head" else _by_cosine(objective)
-                yield Probed(name, _accuracy(objective.encoder, head, test_feed), 0, 0.0)
-            elif name in ("linear", "normalised"):
-                head = _trained(name, _Frozen(body), train_feed, settings, _width(body, train_feed), classes, progress)
-                seconds = time.perf_counter() - start
-                yield Probed(name, _accuracy(body, head, test_feed), settings.schedule.epochs, seconds)
-            else:
-                yield _from_outputs(name, objective, train_feed, test_feed, settings, classes, start, progress)
+                yield Probed(name, "output", _accuracy(objective.encoder, head, test_feed), 0, 0.0)
+                continue
+            for space in list(spaces)[-1:] if name in ("linear", "normalised") else spaces:
+                progress(0.0)
+                yield _probed(name, space, spaces[space], train_feed, test_feed, settings, classes, progress)
 
 
-def _from_outputs(
+def _probed(
     name: Probe,
-    objective: Objective,
+    space: Space,
+    encoder: nn.Module,
     train_feed: Feed,
     test_feed: Feed,
     settings: Settings,
     classes: int,
-    start: float,
     progress: Callable[[float], None],
 ) -> Probed:
-    """Classifiers that need the encoder's outputs on the clean training images, once."""
-    found = outputs(objective, train_feed, progress=progress)
-    dim = found.features.shape[1]
+    start = time.perf_counter()
+    found: Samples | None = None
+    passes = 1
     head: nn.Module
-    if name == "prototypes":
-        head = MeanClassifier(dim, classes).to(train_feed.device)
-        head.take(class_means(found.features, found.labels, num_classes=classes))
-        weights = head.prototypes
-    elif name == "cached":
-        cached = FeatureFeed(found.features, found.labels)
-        head = _trained(name, nn.Identity(), cached, settings, dim, classes, progress)
-        weights = head.prototypes  # type: ignore[assignment]
+    if name in ("linear", "normalised"):
+        head = _trained(name, _Frozen(encoder), train_feed, settings, _width(encoder, train_feed), classes, progress)
+        passes = settings.schedule.epochs
     else:
-        bank = _Neighbours(found, classes)
-        seconds = time.perf_counter() - start
-        return Probed(name, _accuracy(objective.encoder, bank, test_feed), 1, seconds)
+        found = encoded(encoder, train_feed, progress=progress)
+        if name == "prototypes":
+            head = MeanClassifier(found.features.shape[1], classes).to(train_feed.device)
+            head.take(class_means(found.features, found.labels, num_classes=classes))
+        elif name == "cached":
+            feed = FeatureFeed(found.features, found.labels)
+            head = _trained(name, nn.Identity(), feed, settings, found.features.shape[1], classes, progress)
+        else:
+            head = _Neighbours(found, classes)
+    if train_feed.device.type == "cuda":
+        torch.cuda.synchronize(train_feed.device)
     seconds = time.perf_counter() - start
-    metrics = measure(found.features, found.labels, weights.detach())
-    return Probed(name, _accuracy(objective.encoder, head, test_feed), 1, seconds, metrics)
+    metrics = {}
+    if name != "neighbours":
+        found = encoded(encoder, train_feed) if found is None else found
+        metrics = measure(found.features, found.labels, head.prototypes.detach())  # type: ignore[operator]
+    return Probed(name, space, _accuracy(encoder, head, test_feed), passes, seconds, metrics)
 
 
 class _Neighbours(nn.Module):
-    def __init__(self, found: Outputs, classes: int) -> None:
+    def __init__(self, found: Samples, classes: int) -> None:
         super().__init__()
         self.bank, self.labels, self.classes = normalise(found.features), found.labels, classes
 

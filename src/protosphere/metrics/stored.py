@@ -22,7 +22,7 @@ class Measurement(NamedTuple):
     Attributes:
         values: the metrics, by name, in the order of the catalogue.
         absent: for each metric without a value the reason, one sentence.
-        statistics: of the classes that were measured, on the CPU.
+        statistics: of the classes that were measured, where they were calculated.
         classes: their indices as the labels have them.
         sign: whether any feature was negative.
     """

@@ -21,8 +21,9 @@ from protosphere.metrics.suite import Evidence
 Matrix = Any
 Progress = Callable[[float], None]
 
-# Rows that are turned to float64 at a time, in bytes. Small enough for a cache, large enough for the products.
-_BLOCK = 1 << 21
+# Rows that are turned to float64 at a time, in bytes: on a CPU small enough for a cache, large enough for the products;
+# on a GPU as many as cost little memory, since each block is a handful of kernels to launch.
+_BLOCK, _GPU_BLOCK = 1 << 21, 1 << 28
 # NumPy lets other threads run only while the sizes of the matrices it is given sum to more than this.
 _LETS_GO = 500
 
@@ -34,6 +35,11 @@ class Source:
     features: np.ndarray | Tensor
     device: torch.device
     space: Space
+
+    @property
+    def block(self) -> int:
+        """Rows to work on at a time."""
+        return max(1, (_BLOCK if self.device.type == "cpu" else _GPU_BLOCK) // (8 * self.features.shape[1]))
 
     def read(self, index: np.ndarray | slice) -> tuple[Matrix, Matrix | None]:
         """Rows in float64 as they are; and, on the sphere, what to divide each by."""
@@ -105,7 +111,8 @@ def first_visit(
     order = np.argsort(targets, kind="stable")
     starts = np.searchsorted(targets[order], np.arange(classes + 1))
     dim = source.features.shape[1]
-    means, spreads, lowest = np.zeros((classes, dim)), np.zeros(classes), math.inf
+    means: list[Matrix] = [None] * classes
+    spreads, lowest = np.zeros(classes), math.inf
     spectra: dict[int, Tensor] = {}
 
     def work(batch: Sequence[_Class]) -> list[tuple[int, _Summary, Matrix]]:
@@ -121,19 +128,19 @@ def first_visit(
                 own = order[starts[label] : starts[label + 1]]
                 if not math.isfinite(summary.spread):
                     raise ValueError(_not_finite(source, own))
-                means[label] = summary.mean if isinstance(summary.mean, np.ndarray) else summary.mean.cpu()
-                spreads[label], lowest = summary.spread, min(lowest, summary.lowest)
+                means[label], spreads[label] = torch.as_tensor(summary.mean), summary.spread
+                lowest = min(lowest, summary.lowest)
                 if values is not None:
                     spectra[label] = torch.as_tensor(values)
                 report.add(len(own))
     statistics = ClassStatistics(
-        counts=torch.from_numpy(np.diff(starts).astype(np.float64)),
-        means=torch.from_numpy(means),
-        spreads=torch.from_numpy(spreads),
+        counts=torch.from_numpy(np.diff(starts).astype(np.float64)).to(source.device),
+        means=torch.stack(means),
+        spreads=torch.from_numpy(spreads).to(source.device),
         within=None,
         panels=None,
-        resolution=torch.tensor(_resolution(source.features), dtype=torch.float64),
-        rejected=torch.tensor(0),
+        resolution=torch.tensor(_resolution(source.features), dtype=torch.float64, device=source.device),
+        rejected=torch.tensor(0, device=source.device),
     )
     return statistics, [spectra[label] for label in range(classes)] if wanted else None, lowest
 
@@ -186,7 +193,7 @@ def _batches(group: list[_Class], dim: int) -> Iterator[list[_Class]]:
 def _summarise(source: Source, index: np.ndarray, wanted: bool) -> _Summary:
     """The moments of one class. A class too large for one block is taken in several, which Chan's formula joins."""
     dim = source.features.shape[1]
-    step = len(index) if len(index) <= dim else max(dim, _BLOCK // (8 * dim))
+    step = len(index) if len(index) <= dim else max(dim, source.block)
     mean: Matrix = 0.0
     product: Matrix = None
     spread, lowest, count = 0.0, math.inf, 0
@@ -234,10 +241,10 @@ def second_visit(source: Source, targets: np.ndarray, evidence: Evidence, report
     except UndefinedMetricError:
         return evidence
     classes, dim = means.vectors.shape
-    step = max(1, _BLOCK // (8 * dim))
+    step = source.block
 
     def there(tensor: Tensor) -> Matrix:
-        return tensor.numpy() if source.device.type == "cpu" else tensor.to(source.device)
+        return tensor.numpy() if source.device.type == "cpu" else tensor
 
     middle, gram, about = (there(part) for part in (means.vectors.mean(0), means.gram, means.centred))
     halves = gram.diagonal() / 2
@@ -279,7 +286,7 @@ def second_visit(source: Source, targets: np.ndarray, evidence: Evidence, report
             total = total + part
             agreed += same
             report.add(samples)
-    scatter = torch.as_tensor(total).cpu()
+    scatter = torch.as_tensor(total)
     return replace(
         evidence,
         scatter_of_means=means.centred @ scatter @ means.centred.T if dim < classes else scatter,

@@ -44,8 +44,7 @@ class TrainedRun:
     ) -> Iterator[Probed]:
         """Classify by other classifiers, as :func:`protosphere.evaluation.probes.probe` does.
 
-        Linear layers see one view of each image, cut and mirrored as in training and not recoloured, and stand on the
-        features before the projection.
+        Linear layers see one view of each image, cut and mirrored as in training and not recoloured.
         """
         plain = {"count": 1, "jitter": (0.0, 0.0, 0.0, 0.0), "grey_probability": 0.0, "blur_probability": 0.0}
         recipe = self.recipe.model_copy(update={"views": self.recipe.views.model_copy(update=plain)})
@@ -53,7 +52,8 @@ class TrainedRun:
         feeds = build.build_feeds(recipe, self.source, device)
         settings = build.build_probe_settings(recipe, device=device)
         encoder = self.objective.encoder
-        body = encoder[:-1] if isinstance(encoder, nn.Sequential) else encoder
+        assert isinstance(encoder, nn.Sequential)  # As build_objective makes it: backbone, neck, projection.
+        body = None if isinstance(encoder[-1], nn.Identity) else encoder[:-1]
         return probe(self.objective, *feeds, settings, names=names, body=body, progress=progress)
 
 

@@ -162,16 +162,16 @@ class Steps:
 
 @contextmanager
 def _choosing() -> Iterator[None]:
-    """Where cuDNN tries its algorithms and keeps the fastest; the compiler's advice to round products is not heard."""
+    """Where cuDNN tries some algorithms and keeps the fastest; the compiler's advice to round products is not heard."""
     cudnn = torch.backends.cudnn
-    before = cudnn.benchmark, cudnn.benchmark_limit
-    cudnn.benchmark, cudnn.benchmark_limit = True, 0  # 0: all of them, not the first ten.
+    before = cudnn.benchmark
+    cudnn.benchmark = True
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
             yield
     finally:
-        cudnn.benchmark, cudnn.benchmark_limit = before
+        cudnn.benchmark = before
 
 
 def _optimizer(
