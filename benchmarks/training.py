@@ -60,6 +60,18 @@ def measured(recipe: str, settings: list[str]) -> dict[str, Any]:
     }
 
 
+def table(record: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    lines = [
+        "| `protosphere train`, NONL | images a second | slowest to fastest epoch | GPU memory |",
+        "|---|---:|---:|---:|",
+    ]
+    for name, result in record["cases"].items():
+        spread = f"{result['slowest']:,} to {result['fastest']:,}"
+        lines.append(f"| {name} | {result['images_per_second']:,} | {spread} | {result['gpu_gib']:.1f} GiB |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measure all cases, print them and write ``results/training-gpu.json``."""
     results: dict[str, Any] = {}

@@ -1,5 +1,8 @@
 """Classifiers on fixed features: each against its definition, what they cost, and an encoder left as it was."""
 
+import copy
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +18,7 @@ from protosphere.evaluation.features import Samples
 from protosphere.evaluation.probes import PROBES, FeatureFeed, _Neighbours, probe
 from protosphere.training import Objective, Schedule, Settings
 
+TRAINED = ("linear", "normalised", "cached")
 SETTINGS = Settings(Schedule(0.5, 12, "steps", milestones=(8, 10)), batch=64, weight_decay=0.0)
 
 
@@ -95,6 +99,18 @@ def test_before_and_behind_a_projection(objective: Objective, feeds: tuple) -> N
         assert found[name, "body"].accuracy == one.accuracy
         assert found[name, "body"].metrics == pytest.approx(one.metrics)
         assert found[name, "output"].metrics["inter_effective_rank"] < 1.001 < one.metrics["inter_effective_rank"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_as_on_a_cpu(objective: Objective, feeds: tuple) -> None:
+    """Compiled and recorded: on images for the linear probes, on features for the cached one."""
+    on_gpu = [MemoryFeed(load("digits").train.to("cuda"), feeds[0].augmentation)] * 2
+    compiled = replace(SETTINGS, execution="compiled")
+    slow = {one.name: one for one in probe(objective, feeds[0], feeds[0], SETTINGS)}
+    fast = {one.name: one for one in probe(copy.deepcopy(objective).cuda(), *on_gpu, compiled)}
+    assert list(fast) == list(slow)
+    for name, one in fast.items():
+        assert one.accuracy == pytest.approx(slow[name].accuracy, abs=0.03 if name in TRAINED else 0.002)
 
 
 def test_features_as_a_feed() -> None:

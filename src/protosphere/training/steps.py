@@ -100,7 +100,7 @@ class Steps:
 
     def _loss_of(self, *parts: Tensor) -> Tensor:
         images, labels = self.feed.prepared(*parts)
-        if self._graphed:
+        if self._graphed and images.ndim == 4:  # Features that were computed once have no such layout.
             images = images.contiguous(memory_format=torch.channels_last)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
             loss: Tensor = self.objective(images, labels)
