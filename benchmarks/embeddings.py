@@ -1,8 +1,8 @@
 """Classifiers on the features of a trained network: what each is worth and what fitting it takes.
 
-PrototypeClassifier beside scikit-learn's NearestCentroid and LogisticRegression, on an .npz with x_train, y_train, x_test
-and y_test. The committed results are of the 50,000 + 10,000 features that the committed run cifar100-nonl has of
-CIFAR-100 (512 numbers each, kept in float16).
+PrototypeClassifier beside scikit-learn's NearestCentroid and LogisticRegression, on an .npz with x_train, y_train,
+x_test and y_test. The committed results are of the 50,000 + 10,000 features that the committed run cifar100-nonl has
+of CIFAR-100 (512 numbers each, kept in float16).
 
     python benchmarks/embeddings.py features.npz
 """

@@ -15,7 +15,7 @@ COLUMNS = {
     "nearest_mean_accuracy": ("by nearest class mean", "{:.2%}"),
     "nc1_ratio": ("spread within / between", "{:.3f}"),
     "inter_effective_rank": ("directions filled, of 99", "{:.1f}"),
-    "nc3_cosine": ("1 − cos(weight, class)", "{:.3f}"),
+    "weight_class_alignment": ("‖weight − class‖²", "{:.3f}"),
 }
 
 

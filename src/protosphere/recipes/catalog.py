@@ -52,15 +52,15 @@ def _cifar10(loss: LossKind) -> Recipe:
 
 def _cifar100(loss: LossKind) -> Recipe:
     """CIFAR-100 as in the paper: ResNet-18, 1000 epochs, batch 512, SGD 0.2 by cosine. The paper's Table 1: ce 72.1,
-    etf-dr 72.1, normface 72.4, ntce 72.9, nonl 73.6 %. Measured here with 100 epochs instead, one seed: ce 70.1,
-    normface 69.4, ntce 70.0, nonl 71.0 %.
+    etf-dr 72.1, normface 72.4, ntce 72.9, nonl 73.6 %. Measured here with 100 epochs instead, one seed: ce 71.3,
+    normface 69.9, ntce 69.6, nonl 70.7 %.
     """
     return _cifar(loss, 100)
 
 
 def _cifar100_strong(loss: LossKind) -> Recipe:
     """CIFAR-100 with what plain cross-entropy likes: 200 epochs, batch 128, SGD 0.1, weight decay 5e-4, padded crops.
-    Plain ce is known for about 75.6 %; not measured here yet.
+    Measured here, one seed: ce 78.4, nonl 76.1 %.
     """
     return Recipe(
         name=f"cifar100-strong-{loss}",
@@ -148,10 +148,11 @@ def _cifar_contrastive(classes: int) -> Family:
         )
 
     paper = {10: "95.0", 100: "73.9"}[classes]
+    here = {10: "not measured here", 100: "measured here with 100 epochs instead, one seed: 66.0 %"}[classes]
     family.__doc__ = (
         f"CIFAR-{classes}, contrastive, as in the paper: two views with colour jitter, ResNet-18 and a projection of "
         f"512–512–128, 1000 epochs, batch 512, SGD 0.05; the classifier is class means. The paper: {paper} % for scl; "
-        "not measured here yet."
+        f"{here}."
     )
     return family
 
