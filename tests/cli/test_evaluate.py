@@ -58,6 +58,8 @@ def test_other_classifiers(runs: Path) -> None:
     found = json.loads(result.stdout)
     assert [one["name"] for one in found["classifiers"]] == ["head", "prototypes", "linear"]
     assert found["classifiers"][0]["accuracy"] == found["numbers"]["test_accuracy"]
+    told = [line.split(",")[0] for line in result.stderr.splitlines()]
+    assert told == ["head", "prototypes", "linear"]  # As each is through.
     shown = runner.invoke(app, [*command, "--classifiers", "all"]).stdout
     assert all(f"\n  {name}" in shown for name in ("cosine", "prototypes", "normalised", "cached", "neighbours"))
     wrong = runner.invoke(app, [*command, "--classifiers", "forest"])

@@ -45,14 +45,16 @@ def evaluate(
         from protosphere.evaluation import assess
         from protosphere.recipes.trained import load_run
 
+        names = _probes(classifiers)
         taken = load_run(run, settings=settings or [], device=device_named(device), download=download)
         with bar_of("evaluating") as progress:
             found = assess(taken.objective, taken.train, taken.test, metrics=taken.recipe.metrics, progress=progress)
-        names = _probes(classifiers)
         results = []
         with bar_of("classifying") as progress:
             for result in taken.probed(names, progress=progress) if names else ():
                 results.append(result)
+                # One may take hours; those that are through are not lost with it.
+                typer.echo(f"{result.name}, {_ON[result.space]}: {_numbers(result)}", err=True)
     record = _record(taken, found) | {"classifiers": [asdict(result) for result in results]}
     if as_json:
         typer.echo(json.dumps(record, indent=1, ensure_ascii=False))
@@ -147,10 +149,20 @@ def _print_probes(console: "Console", results: "list[Probed]") -> None:
     if several:
         table.add_column("on")
     for result in measured:
-        values = [f"{result.metrics[name]:.3g}" if name in result.metrics else "–" for name in _GEOMETRY]
+        values = [_shown(result.metrics.get(name)) for name in _GEOMETRY]
         table.add_row(result.name, *values, *([_ON[result.space]] if several else []))
     console.print(table)
     console.print("Rank: directions that are filled. To class mean, to samples: squared distance of unit weights.")
+
+
+def _numbers(result: "Probed") -> str:
+    return f"{100 * result.accuracy:.2f} %, {result.passes} passes, {result.seconds:.2f} s"
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return "0" if abs(value) < 1e-9 else f"{value:.3g}"
 
 
 def _record(taken: "TrainedRun", found: "Assessment") -> dict[str, Any]:
