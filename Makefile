@@ -4,6 +4,8 @@ PYTHON := $(shell command -v $(PYTHON) 2>/dev/null || command -v python3)
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 WHEEL_ENV := .venv-wheel
+# A process a core, one thread each: most tests are too small for two threads.
+TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
 
 .PHONY: demo test check unit typed wheel bench clean
 
@@ -23,11 +25,11 @@ check: $(INSTALLED)
 	$(BIN)/lint-imports
 
 unit: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(TESTS)
 
 # Once more with every annotated shape and dtype checked at each call.
 typed: $(INSTALLED)
-	PROTOSPHERE_TYPED_CALLS=1 $(BIN)/python -m pytest tests -m "not bad_input and not compiled and not whole_program"
+	PROTOSPHERE_TYPED_CALLS=1 $(TESTS) tests -m "not bad_input and not compiled and not whole_program"
 
 # The built wheel, imported from an environment that holds what it declares and nothing else.
 wheel: $(INSTALLED)
