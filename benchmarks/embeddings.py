@@ -1,10 +1,12 @@
 """Classifiers on the features of a trained network: what each is worth and what fitting it takes.
 
-PrototypeClassifier beside scikit-learn's NearestCentroid and LogisticRegression, on an .npz with x_train, y_train,
-x_test and y_test. The committed results are of the 50,000 + 10,000 features that the committed run cifar100-nonl has
-of CIFAR-100 (512 numbers each, kept in float16).
+PrototypeClassifier beside scikit-learn's NearestCentroid and LogisticRegression, on two .npz files with features and
+labels. The committed results are of the 50,000 + 10,000 features that the committed run cifar100-nonl has of CIFAR-100
+(512 numbers each, kept in float16).
 
-    python benchmarks/embeddings.py features.npz
+    protosphere measure RUN --part train --save train.npz
+    protosphere measure RUN --part test --save test.npz
+    python benchmarks/embeddings.py train.npz test.npz
 """
 
 import json
@@ -60,10 +62,12 @@ def table(record: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure, print and write ``results/embeddings.json``."""
-    with np.load(sys.argv[1]) as file:
-        data = {name: file[name] for name in file.files}
-    for name in ("x_train", "x_test"):
-        data[name] = data[name].astype(np.float32)
+    if len(sys.argv) != 3:
+        sys.exit("two files must be named: the features to fit and those to score, each an .npz")
+    data = {}
+    for part, path in zip(("train", "test"), sys.argv[1:], strict=True):
+        with np.load(path) as file:
+            data |= {f"x_{part}": file["features"].astype(np.float32), f"y_{part}": file["labels"]}
     cases = {}
     for name, make in CLASSIFIERS.items():
         cases[name] = measured(make, data)

@@ -11,8 +11,8 @@ from typing import Any
 RUNS = Path(__file__).parent / "results/runs"
 ORDER = ("ce", "normface", "ntce", "nonl", "scl", "strong-ce", "strong-nonl")
 COLUMNS = {
-    "test_accuracy": ("test", "{:.2%}"),
-    "nearest_mean_accuracy": ("by nearest class mean", "{:.2%}"),
+    "test_accuracy": ("test", "{:.2f} %"),
+    "nearest_mean_accuracy": ("by nearest class mean", "{:.2f} %"),
     "nc1_ratio": ("spread within / between", "{:.3f}"),
     "inter_effective_rank": ("directions filled, of 99", "{:.1f}"),
     "weight_class_alignment": ("‖weight − class‖²", "{:.3f}"),
@@ -32,12 +32,14 @@ def table() -> str:
     lines = [f"| {' | '.join(headings)} |", f"|---{'|---:' * (len(headings) - 1)}|"]
     for loss in ORDER:
         found = last_evaluation(f"cifar100-{loss}")
-        values = [shown.format(found[name]) for name, (_, shown) in COLUMNS.items()]
+        scaled = {name: 100 * found[name] if name.endswith("accuracy") else found[name] for name in COLUMNS}
+        values = [shown.format(scaled[name]) for name, (_, shown) in COLUMNS.items()]
         lines.append(f"| `cifar100-{loss}` | {found['epoch']} | {' | '.join(values)} |")
     return "\n".join(lines)
 
 
 def source() -> str:
     """Where the numbers come from."""
-    machine = json.loads((RUNS / f"cifar100-{ORDER[0]}/machine.json").read_text())
+    machine, *others = (json.loads((RUNS / f"cifar100-{loss}/machine.json").read_text()) for loss in ORDER)
+    assert all(other == machine for other in others), "runs of one table must be of one machine and commit"
     return f"{machine['device']}, torch {machine['versions']['torch']}; one seed each; commit {machine['commit']}."

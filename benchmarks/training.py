@@ -29,7 +29,7 @@ def cases(data: str) -> dict[str, list[str]]:
     return {
         "resnet18, 32 px, batch 512": [*cifar, "optimisation.epochs=12"],
         "resnet18, 32 px, batch 512, eager float32": [*cifar, *eager, "optimisation.epochs=7"],
-        "resnet50, 224 px, batch 1024": ["imagenet100-nonl", *large],
+        "resnet50, 224 px, batch 1024, synthetic images": ["imagenet100-nonl", *large],
     }
 
 
@@ -74,6 +74,8 @@ def table(record: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure all cases, print them and write ``results/training-gpu.json``."""
+    if len(sys.argv) != 2:
+        sys.exit("one file must be named: CIFAR-100 as an .npz with x_train, y_train, x_test, y_test")
     results: dict[str, Any] = {}
     for name, (recipe, *settings) in cases(sys.argv[1]).items():
         result = measured(recipe, settings)

@@ -101,6 +101,8 @@ def test_calibration_finds_the_likeliest_temperature(samples: tuple) -> None:
         return -np.log(shares[np.arange(len(shares)), np.searchsorted(NAMES, names[1::2])]).mean()
 
     found = classifier.calibrate(features[1::2], names[1::2]).temperature_
+    assert found != classifier.temperature
+    assert classifier.fit(features[::2], names[::2]).temperature_ == classifier.temperature
     assert surprise(found) < min(surprise(found * 0.95), surprise(found * 1.05))
     assert classifier.get_params()["temperature"] == 0.1, "what was asked for is not what was found"
     assert clone(classifier).temperature == 0.1
@@ -124,6 +126,7 @@ def test_the_torch_side(samples: tuple, rule: str) -> None:
     np.testing.assert_allclose(streamed.prototypes_, classifier.prototypes_, atol=1e-7)
     backwards = PrototypeClassifier.from_means(class_means(tensor, 2 - labels, num_classes=3), NAMES[::-1], rule=rule)
     assert (backwards.predict(features) == classifier.predict(features)).all()
+    assert backwards.classes_.tolist() == sorted(NAMES)
 
 
 @pytest.mark.parametrize("classes", [NAMES, np.array([3, 5, 9]), np.array(["x", "yy", "ü"], dtype=object)], ids=str)
@@ -153,6 +156,11 @@ def test_what_makes_no_sense(samples: tuple, tmp_path: Path) -> None:
         classifier.add_class("bee", features)
     with pytest.raises(ValueError, match="a class must be named as the others are, such as 'ant'; got 7"):
         classifier.add_class(7, features)
+    with pytest.raises(ValueError, match="a class must be named as the others are, such as 'ant'; got 7"):
+        classifier.partial_fit(features, np.full(200, 7))
+    announced = PrototypeClassifier().partial_fit(features, names, classes=["dog"])
+    with pytest.raises(ValueError, match="must be of classes that have samples; dog has none"):
+        announced.calibrate(features, np.full(200, "dog"))
     with pytest.raises(ValueError, match="a class that is removed must be there; there is no 'dog'"):
         classifier.remove_class("dog")
     with pytest.raises(ValueError, match="X has 5 features, but PrototypeClassifier is expecting 6 features"):

@@ -62,6 +62,12 @@ def test_other_classifiers(runs: Path) -> None:
     assert told == ["head", "prototypes", "linear"]  # As each is through.
     shown = runner.invoke(app, [*command, "--classifiers", "all"]).stdout
     assert all(f"\n  {name}" in shown for name in ("cosine", "prototypes", "normalised", "cached", "neighbours"))
+    measured = {one["name"]: one["metrics"] for one in found["classifiers"]}
+    geometry = shown.split("The training features with their weights")[1]
+    row = next(line.split() for line in geometry.splitlines() if line.startswith("  linear "))
+    columns = ["intra_effective_rank", "inter_effective_rank", "weights_effective_rank", "weight_class_alignment"]
+    columns += ["weight_instance_alignment", "mir", "hdr"]
+    assert row[1:] == [f"{measured['linear'][name]:.3g}" for name in columns]
     wrong = runner.invoke(app, [*command, "--classifiers", "forest"])
     assert wrong.exit_code == 1
     assert "--classifiers must be all, or some of head, cosine" in wrong.stderr
@@ -76,6 +82,28 @@ def test_a_run_is_measured(runs: Path) -> None:
     assert {"bias_spread", "bias_offset"} <= set(raw["metrics"])
     test = json.loads(runner.invoke(app, ["measure", str(runs / "nonl"), "--part", "test", "--json"]).stdout)
     assert test["samples"] < json.loads(result.stdout)["samples"]
+
+
+def test_the_features_of_a_run_are_kept(runs: Path, tmp_path: Path) -> None:
+    """What was saved measures the same, bias included, and makes a classifier."""
+    file = tmp_path / "features.npz"
+    for space in ("sphere", "raw"):
+        command = ["measure", str(runs / "ce"), "--part", "test", "--space", space, "--json"]
+        ran = runner.invoke(app, command + (["--save", str(file)] if space == "sphere" else []))
+        assert ran.exit_code == 0, ran.output
+        own = json.loads(ran.stdout)["metrics"]
+        read = runner.invoke(app, ["measure", str(file), "--space", space, "--json"])
+        assert json.loads(read.stdout)["metrics"] == pytest.approx(own)
+    built = runner.invoke(app, ["prototypes", "build", str(file), "--out", str(tmp_path / "classifier.safetensors")])
+    assert built.exit_code == 0, built.output
+    for arguments, said in (
+        (["measure", str(runs / "ce"), "--save", str(file)], "--save must name a file that is not there yet"),
+        (["measure", str(runs / "ce"), "--save", "features.csv"], "--save must name an .npz file; got features.csv"),
+        (["measure", str(file), "--save", str(tmp_path / "b.npz")], "--save must come with a run"),
+    ):
+        refused = runner.invoke(app, arguments)
+        assert refused.exit_code == 1
+        assert said in refused.stderr
 
 
 @pytest.mark.whole_program

@@ -58,6 +58,34 @@ def test_every_classifier(objective: Objective, feeds: tuple) -> None:
     assert found["cached"].metrics["weight_class_alignment"] > 0.01
     assert {name for name, result in found.items() if result.metrics} == set(PROBES[2:-1])
     assert {result.space for result in found.values()} == {"output"}
+    assert all(parameter.grad is None for parameter in objective.encoder.parameters())
+    # All are of the training features, each with its own weights.
+    of_features = {found[name].metrics["inter_effective_rank"] for name in PROBES[2:-1]}
+    assert max(of_features) == pytest.approx(min(of_features))
+    of_weights = [found[name].metrics["weights_effective_rank"] for name in PROBES[2:-1]]
+    assert len(set(of_weights)) == len(of_weights)
+
+
+def test_seconds_are_those_until_it_classifies(
+    objective: Objective, feeds: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes on by 1 whenever the encoder is asked for a batch, of 512 when clean and 64 in training."""
+    now = [0.0]
+
+    def tick(*_: object) -> None:
+        now[0] += 1
+
+    def clock() -> float:
+        now[0] += 1e-6
+        return now[0]
+
+    handle = objective.encoder.register_forward_pre_hook(tick)
+    monkeypatch.setattr("protosphere.evaluation.probes.time.perf_counter", clock)
+    found = {one.name: one.seconds for one in probe(objective, *feeds, SETTINGS)}
+    handle.remove()
+    trained = 12 * (1198 // 64) + 1  # One to see how wide features are.
+    expected = [0, 0, 3, trained, trained, 3, 3]
+    assert found == pytest.approx(dict(zip(PROBES, expected, strict=True)), abs=0.01)
 
 
 def test_by_definition(objective: Objective, feeds: tuple) -> None:
@@ -111,6 +139,8 @@ def test_on_a_gpu_as_on_a_cpu(objective: Objective, feeds: tuple) -> None:
     assert list(fast) == list(slow)
     for name, one in fast.items():
         assert one.accuracy == pytest.approx(slow[name].accuracy, abs=0.03 if name in TRAINED else 0.002)
+        if name == "prototypes":
+            assert one.metrics == pytest.approx(slow[name].metrics, rel=1e-2, abs=1e-6)
 
 
 def test_features_as_a_feed() -> None:

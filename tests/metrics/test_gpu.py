@@ -61,3 +61,13 @@ def test_autocast_and_half_precision() -> None:
     expected = measure(outputs.float().cpu(), labels.cpu())
     for name, value in metric.compute().items():
         assert float(value) == pytest.approx(expected[name], rel=1e-8, abs=1e-12), name
+
+
+@pytest.mark.parametrize("space", ["sphere", "raw"])
+def test_features_are_left_as_they_are(space: str) -> None:
+    """In float64 too, where nothing needs to be converted; with more classes than dimensions."""
+    features = torch.randn(120, 8, dtype=torch.float64, device="cuda") + 1
+    labels, prototypes = torch.arange(120, device="cuda") % 12, torch.randn(12, 8, device="cuda")
+    before = features.clone()
+    measure(features, labels, prototypes, space=space)
+    assert torch.equal(features, before)

@@ -14,6 +14,7 @@ from protosphere.encoders import backbone
 from protosphere.losses import nonl_loss
 from protosphere.runs.checkpoints import load_checkpoint, save_checkpoint
 from protosphere.training import Objective, Schedule, Settings, TrainingError, train
+from protosphere.training.steps import Steps
 
 AUGMENTATION = Augmentation(8, "padded", padding=1, flip=0.5)
 SETTINGS = Settings(Schedule(0.1, 3), batch=16, report_every=2)
@@ -60,6 +61,23 @@ def test_records_say_where_training_stands(data: ImageSet) -> None:
     assert [record.rate for record in records] == [SETTINGS.schedule.at_epoch(epoch) for epoch in (0, 0, 1, 1, 2, 2)]
     assert all(record.images_per_second > 0 for record in records)
     assert len(_run(_objective(), data, dataclasses.replace(SETTINGS, report_every=None))) == 3
+
+
+def test_the_speed_of_an_epoch_is_that_of_the_whole(data: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that a step takes 1 s of, but the first of an epoch 7 s, and whoever reads a record 100 s."""
+    now = [0.0]
+
+    def take(steps: Steps, parts: tuple, *, step: int, rate: float) -> torch.Tensor:
+        now[0] += 7 if step % 4 == 0 else 1
+        return torch.ones(())
+
+    monkeypatch.setattr(Steps, "take", take)
+    monkeypatch.setattr("protosphere.training.loop.time.perf_counter", lambda: now[0])
+    speeds = []
+    for record in train(_objective(), MemoryFeed(data, AUGMENTATION), SETTINGS):
+        speeds.append(record.images_per_second)
+        now[0] += 100
+    assert speeds == pytest.approx([2 * 16 / 8, 4 * 16 / 10] * 3)
 
 
 @pytest.mark.parametrize(

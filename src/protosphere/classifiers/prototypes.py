@@ -98,6 +98,8 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         first = not hasattr(self, "classes_")
         features, targets, weights = self._checked(X, y, sample_weight, reset=first)
         known = np.asarray([] if first else self.classes_, dtype=targets.dtype if first else None)
+        for names in (targets,) if classes is None else (targets, np.asarray(classes)):
+            _see_that_of_a_kind(names, known)
         asked = targets if classes is None else np.concatenate([np.asarray(classes), targets])
         union = np.unique(np.concatenate([known, asked])) if len(known) else np.unique(asked)
         means = _means(features, np.searchsorted(union, targets), len(union), weights)
@@ -118,7 +120,7 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if name in self.classes_.tolist():
             raise ValueError(f"a class that is added must be new; there is a class {name!r} already")
         features = np.asarray(X)
-        return self.partial_fit(features, _repeated(name, len(features), self.classes_))
+        return self.partial_fit(features, np.array([name] * len(features)))
 
     def remove_class(self, name: Hashable) -> "PrototypeClassifier":
         """Take a class out; the others are as if it had never been there.
@@ -195,6 +197,9 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels = np.searchsorted(self.classes_, targets).clip(max=len(self.classes_) - 1)
         if not bool(np.all(self.classes_[labels] == targets)):
             raise ValueError("labels to calibrate with must be classes of the classifier; some are not")
+        if not bool(np.all(self.weights_[labels] > 0)):
+            empty = self.classes_[labels[self.weights_[labels] == 0][0]]
+            raise ValueError(f"labels to calibrate with must be of classes that have samples; {empty!s} has none")
         self.temperature_ = 1 / _likeliest_scale(scores, torch.from_numpy(labels))
         return self
 
@@ -349,12 +354,11 @@ def _tensor(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array)
 
 
-def _repeated(name: Hashable, count: int, classes: NDArray[Any]) -> NDArray[Any]:
-    """A class name for each sample, of a kind that sorts with the others."""
-    names = np.array([name] * count)
-    if (names.dtype.kind in "OUS") != (classes.dtype.kind in "OUS"):
-        raise ValueError(f"a class must be named as the others are, such as {classes.tolist()[0]!r}; got {name!r}")
-    return names
+def _see_that_of_a_kind(names: NDArray[Any], known: NDArray[Any]) -> None:
+    """Raise ValueError where texts meet numbers, which do not sort together."""
+    if len(names) and len(known) and (names.dtype.kind in "OUS") != (known.dtype.kind in "OUS"):
+        example, other = known.tolist()[0], names.tolist()[0]
+        raise ValueError(f"a class must be named as the others are, such as {example!r}; got {other!r}")
 
 
 def _likeliest_scale(scores: Tensor, labels: Tensor) -> float:

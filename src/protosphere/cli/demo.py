@@ -90,7 +90,8 @@ def _probe(folder: Path) -> str:
 
     names: tuple[Probe, ...] = ("prototypes", "linear")
     with bar_of("a linear probe") as progress:
-        results = {(one.name, one.space): one for one in load_run(folder).probed(names, progress=progress)}
+        found = load_run(folder).probed(names, metrics="none", progress=progress)
+        results = {(one.name, one.space): one for one in found}
     means, linear = results["prototypes", "output"], results["linear", "body"]
     return (
         f"SCL needs no trained classifier: class means took {means.passes} pass and {means.seconds:.2f} s for "

@@ -108,7 +108,7 @@ _EXPLAINED = {
 }
 
 
-# Of the training features with a classifier's weights: the paper's Table 3.
+# Of the training features with a classifier's weights: the columns of the paper's Table 3, all by our definitions.
 _GEOMETRY = {
     "intra_effective_rank": "rank\nintra",
     "inter_effective_rank": "rank\ninter",
@@ -125,7 +125,7 @@ def _print_probes(console: "Console", results: "list[Probed]") -> None:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, title="Classifiers on the same features", title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, title="Classifiers on what the run has learnt", title_justify="left")
     table.add_column("classifier", no_wrap=True)
     for heading in ("test", "passes", "seconds"):
         table.add_column(heading, justify="right")
@@ -156,7 +156,8 @@ def _print_probes(console: "Console", results: "list[Probed]") -> None:
 
 
 def _numbers(result: "Probed") -> str:
-    return f"{100 * result.accuracy:.2f} %, {result.passes} passes, {result.seconds:.2f} s"
+    passes = "1 pass" if result.passes == 1 else f"{result.passes} passes"
+    return f"{100 * result.accuracy:.2f} %, {passes}, {result.seconds:.2f} s"
 
 
 def _shown(value: float | None) -> str:

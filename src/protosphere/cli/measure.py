@@ -47,6 +47,9 @@ def measure(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Of a run: where data are, e.g. data.root=PATH; may be repeated.")
     ] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Of a run: keep features, labels and weights in this .npz, which is new.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Measure how near features are to neural collapse, whatever model they come from."""
@@ -62,8 +65,12 @@ def measure(
         from protosphere.metrics.verdicts import verdicts
 
         where = device_named(device)
+        if save is not None:
+            _check_save(save, file)
         if file.is_dir():
             content = _of_run(file, _one_of("--part", part, "train", "test"), settings or [], where)
+            if save is not None:
+                _save(save, content)
         else:
             content = read_features(file, features=features, labels=labels, prototypes=prototypes, bias=bias)
         names = _class_names(class_names, content)
@@ -128,6 +135,31 @@ def _of_run(run: Path, part: str, settings: list[str], device: str) -> "FeatureF
         None if bias is None else bias.detach(),
         taken.source.train.class_names,
     )
+
+
+def _check_save(save: Path, file: Path) -> None:
+    if not file.is_dir():
+        raise ValueError(f"--save must come with a run; {file} is a file already")
+    if save.suffix != ".npz":
+        raise ValueError(f"--save must name an .npz file; got {save}")
+    if save.exists():
+        raise ValueError(f"--save must name a file that is not there yet; {save} is")
+
+
+def _save(path: Path, content: "FeatureFile") -> None:
+    """Write what was computed, for this command and others to read."""
+    import io
+
+    import numpy as np
+    import torch
+
+    from protosphere.runs.folder import write_atomically
+
+    parts = {name: getattr(content, name) for name in ("features", "labels", "prototypes", "bias")}
+    arrays = {name: torch.as_tensor(part).cpu().numpy() for name, part in parts.items() if part is not None}
+    room = io.BytesIO()
+    np.savez(room, **arrays, class_names=np.array(content.class_names))  # type: ignore[arg-type]
+    write_atomically(path, room.getvalue())
 
 
 def _class_names(path: Path | None, content: "FeatureFile") -> list[str] | None:

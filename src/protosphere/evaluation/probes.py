@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import torch
@@ -73,7 +73,7 @@ class FeatureFeed:
 
 
 class _Frozen(nn.Module):
-    """An encoder that is not trained: no gradient, and always in evaluation mode."""
+    """An encoder that is not trained: it gets no gradient, and stays in the mode it is in."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -93,6 +93,7 @@ def probe(
     *,
     names: Sequence[Probe] = PROBES,
     body: nn.Module | None = None,
+    metrics: Literal["all", "none"] = "all",
     progress: Callable[[float], None] = lambda _: None,
 ) -> Iterator[Probed]:
     """Classify by each of several classifiers.
@@ -113,6 +114,7 @@ def probe(
         settings: how linear layers are trained.
         names: which classifiers, in this order.
         body: the part of the encoder before the projection, if there is a projection.
+        metrics: ``"all"`` also measures the training features with the weights, which holds them all in memory.
         progress: called with the share of the classifier at work that is done.
 
     Yields:
@@ -130,7 +132,13 @@ def probe(
                 continue
             for space in list(spaces)[-1:] if name in ("linear", "normalised") else spaces:
                 progress(0.0)
-                yield _probed(name, space, spaces[space], train_feed, test_feed, settings, classes, progress)
+                result, head = _probed(name, space, spaces[space], train_feed, test_feed, settings, classes, progress)
+                if metrics == "all" and name != "neighbours":
+                    samples = encoded(spaces[space], train_feed)
+                    weights = head.prototypes.detach()  # type: ignore[operator]
+                    measured = measure(samples.features, samples.labels, weights, classes="present")
+                    result = replace(result, metrics=measured)
+                yield result
 
 
 def _probed(
@@ -142,9 +150,8 @@ def _probed(
     settings: Settings,
     classes: int,
     progress: Callable[[float], None],
-) -> Probed:
+) -> tuple[Probed, nn.Module]:
     start = time.perf_counter()
-    found: Samples | None = None
     passes = 1
     head: nn.Module
     if name in ("linear", "normalised"):
@@ -163,11 +170,7 @@ def _probed(
     if train_feed.device.type == "cuda":
         torch.cuda.synchronize(train_feed.device)
     seconds = time.perf_counter() - start
-    metrics = {}
-    if name != "neighbours":
-        found = encoded(encoder, train_feed) if found is None else found
-        metrics = measure(found.features, found.labels, head.prototypes.detach())  # type: ignore[operator]
-    return Probed(name, space, _accuracy(encoder, head, test_feed), passes, seconds, metrics)
+    return Probed(name, space, _accuracy(encoder, head, test_feed), passes, seconds), head
 
 
 class _Neighbours(nn.Module):

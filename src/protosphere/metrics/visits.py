@@ -36,10 +36,9 @@ class Source:
     device: torch.device
     space: Space
 
-    @property
-    def block(self) -> int:
-        """Rows to work on at a time."""
-        return max(1, (_BLOCK if self.device.type == "cpu" else _GPU_BLOCK) // (8 * self.features.shape[1]))
+    def block(self, width: int) -> int:
+        """Rows of this width to work on at a time."""
+        return max(1, (_BLOCK if self.device.type == "cpu" else _GPU_BLOCK) // (8 * width))
 
     def read(self, index: np.ndarray | slice) -> tuple[Matrix, Matrix | None]:
         """Rows in float64 as they are; and, on the sphere, what to divide each by."""
@@ -48,7 +47,9 @@ class Source:
             rows = self.features[index].astype(np.float64)
         else:
             chosen = torch.as_tensor(index) if isinstance(index, np.ndarray) else index
-            rows = torch.as_tensor(self.features[chosen]).to(self.device, torch.float64)
+            # A slice is a view, and rows are changed in place.
+            copy = isinstance(index, slice)
+            rows = torch.as_tensor(self.features[chosen]).to(self.device, torch.float64, copy=copy)
             rows = rows.numpy() if self.device.type == "cpu" else rows
         if self.space == "raw":
             return rows, None
@@ -193,7 +194,7 @@ def _batches(group: list[_Class], dim: int) -> Iterator[list[_Class]]:
 def _summarise(source: Source, index: np.ndarray, wanted: bool) -> _Summary:
     """The moments of one class. A class too large for one block is taken in several, which Chan's formula joins."""
     dim = source.features.shape[1]
-    step = len(index) if len(index) <= dim else max(dim, source.block)
+    step = len(index) if len(index) <= dim else max(dim, source.block(dim))
     mean: Matrix = 0.0
     product: Matrix = None
     spread, lowest, count = 0.0, math.inf, 0
@@ -241,7 +242,7 @@ def second_visit(source: Source, targets: np.ndarray, evidence: Evidence, report
     except UndefinedMetricError:
         return evidence
     classes, dim = means.vectors.shape
-    step = source.block
+    step = source.block(dim if source.device.type == "cpu" else max(dim, 2 * classes))
 
     def there(tensor: Tensor) -> Matrix:
         return tensor.numpy() if source.device.type == "cpu" else tensor

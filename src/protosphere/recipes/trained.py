@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import nn
@@ -40,11 +41,16 @@ class TrainedRun:
     step: int
 
     def probed(
-        self, names: Sequence[Probe] = PROBES, *, progress: Callable[[float], None] = lambda _: None
+        self,
+        names: Sequence[Probe] = PROBES,
+        *,
+        metrics: Literal["all", "none"] | None = None,
+        progress: Callable[[float], None] = lambda _: None,
     ) -> Iterator[Probed]:
         """Classify by other classifiers, as :func:`protosphere.evaluation.probes.probe` does.
 
-        Linear layers see one view of each image, cut and mirrored as in training and not recoloured.
+        Linear layers see one view of each image, cut and mirrored as in training and not recoloured. Metrics are taken
+        where the recipe has all of them, unless it is said otherwise.
         """
         plain = {"count": 1, "jitter": (0.0, 0.0, 0.0, 0.0), "grey_probability": 0.0, "blur_probability": 0.0}
         recipe = self.recipe.model_copy(update={"views": self.recipe.views.model_copy(update=plain)})
@@ -54,7 +60,8 @@ class TrainedRun:
         encoder = self.objective.encoder
         assert isinstance(encoder, nn.Sequential)  # As build_objective makes it: backbone, neck, projection.
         body = None if isinstance(encoder[-1], nn.Identity) else encoder[:-1]
-        return probe(self.objective, *feeds, settings, names=names, body=body, progress=progress)
+        chosen = metrics or ("all" if recipe.metrics == "all" else "none")
+        return probe(self.objective, *feeds, settings, names=names, body=body, metrics=chosen, progress=progress)
 
 
 @dataclass(frozen=True)

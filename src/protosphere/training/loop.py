@@ -31,7 +31,8 @@ class Progress(NamedTuple):
         epoch: how many are done, counting a part as a part.
         loss: the mean over the epoch so far.
         rate: the learning rate of the last step.
-        images_per_second: since the last record.
+        images_per_second: since the last record; at the end of an epoch, over the whole of it. What is done with the
+            records does not count.
         at_epoch_end: whether an epoch has just ended.
         stopping: whether this is the last record because the loop was asked to stop.
         checkpoint: makes what resuming from here needs: weights and state.
@@ -95,6 +96,7 @@ def train(
             )
     objective.train()
     begun, since = time.perf_counter(), first
+    spent, taken = 0.0, 0  # Of the epoch before the last record.
     for epoch in range(first // per_epoch, settings.schedule.epochs):
         start = max(0, first - epoch * per_epoch)
         batches = feed.batches(settings.batch, seed=settings.seed, epoch=epoch, first=start)
@@ -108,7 +110,9 @@ def train(
             loss = _mean(losses[: place + 1].cpu(), done, per_epoch, settings.schedule)
             if end or stopping:
                 _see_that_finite(objective.state_dict(), done, rate)
-            speed = (done - since) * min(settings.batch, len(feed)) / (time.perf_counter() - begun)
+            seconds = time.perf_counter() - begun
+            spent, taken = spent + seconds, taken + done - since
+            speed = min(settings.batch, len(feed)) * (taken / spent if end else (done - since) / seconds)
 
             def checkpoint(
                 seen: Tensor = losses[: 0 if end else place + 1],
@@ -120,6 +124,7 @@ def train(
             if stopping:
                 return
             begun, since = time.perf_counter(), done
+            spent, taken = (0.0, 0) if end else (spent, taken)
 
 
 def _mean(losses: Tensor, done: int, per_epoch: int, schedule: Schedule) -> float:
@@ -138,8 +143,9 @@ def _mean(losses: Tensor, done: int, per_epoch: int, schedule: Schedule) -> floa
 def _see_that_finite(weights: dict[str, Tensor], done: int, rate: float) -> None:
     """Raise TrainingError where weights are no numbers: the next loss would show it, but they are to be saved now."""
     floating = {name: value for name, value in weights.items() if value.is_floating_point()}
-    finite = torch.stack([torch.isfinite(value).all() for value in floating.values()]).tolist()
-    for name, good in zip(floating, finite, strict=True):
-        if not good:
+    if bool(torch.isfinite(torch.nn.utils.get_total_norm(list(floating.values()), torch.inf))):  # All at once.
+        return
+    for name, value in floating.items():
+        if not bool(torch.isfinite(value).all()):
             where = f"after step {done}, with a learning rate of {rate:.3g}"
             raise TrainingError(f"weights must stay finite; {where}, those of {name} are not")
