@@ -42,4 +42,5 @@ def source() -> str:
     """Where the numbers come from."""
     machine, *others = (json.loads((RUNS / f"cifar100-{loss}/machine.json").read_text()) for loss in ORDER)
     assert all(other == machine for other in others), "runs of one table must be of one machine and commit"
-    return f"{machine['device']}, torch {machine['versions']['torch']}; one seed each; commit {machine['commit']}."
+    torch = machine["versions"]["torch"]
+    return f"{machine['device']}, torch {torch}; one seed each, up to seven at a time; commit {machine['commit']}."

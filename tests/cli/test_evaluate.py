@@ -68,6 +68,8 @@ def test_other_classifiers(runs: Path) -> None:
     columns = ["intra_effective_rank", "inter_effective_rank", "weights_effective_rank", "weight_class_alignment"]
     columns += ["weight_instance_alignment", "mir", "hdr"]
     assert row[1:] == [f"{measured['linear'][name]:.3g}" for name in columns]
+    narrow = runner.invoke(app, [*command, "--classifiers", "cached"], env={"COLUMNS": "50"}).stdout
+    assert "…" not in narrow.split("The training features with their weights")[1]
     wrong = runner.invoke(app, [*command, "--classifiers", "forest"])
     assert wrong.exit_code == 1
     assert "--classifiers must be all, or some of head, cosine" in wrong.stderr

@@ -88,6 +88,15 @@ def test_bad_files_are_told_and_the_rest_goes_on(run: Path, images: Path, tmp_pa
     assert "2 images classified, 2 passed over." in result.stderr
 
 
+def test_an_empty_folder_among_others_is_passed_over(
+    run: Path, images: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = runner.invoke(app, ["predict", str(run), str(tmp_path), str(images / "00.png"), "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    assert len(result.stdout.splitlines()) == 2
+    assert "has no images in it and is passed over" in caplog.text
+
+
 @pytest.mark.bad_input
 def test_what_is_refused(run: Path, images: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()

@@ -88,7 +88,19 @@ def test_what_is_refused(files: Path) -> None:
     content = saved.read_bytes()
     np.savez(files / "narrow.npz", features=np.ones((4, 5), np.float32), labels=np.zeros(4, int))
     np.savez(files / "bad.npz", features=np.full((4, 8), np.nan, np.float32), labels=np.zeros(4, int))
+    rows = np.eye(8, dtype=np.float32)[:4]
+    np.savez(files / "opposed.npz", features=np.concatenate([rows, -rows[:1]]), labels=[0, 1, 2, 3, 0])
+    np.savez(files / "shares.npz", features=rows, labels=np.linspace(0, 1, 4))
     for arguments, message in (
+        (
+            ["build", files / "opposed.npz", "--out", files / "x"],
+            "must have a common direction; those of 0 are zero or",
+        ),
+        (
+            ["build", files / "shares.npz", "--out", files / "x"],
+            "must be whole numbers or texts, one a sample, (4,); got",
+        ),
+        (["build", files / "test.npz", "--out", files / "train.npz"], "--out must be new, or a classifier to replace;"),
         (["remove", saved, "dog"], "a class that is removed must be there; there is no 'dog'"),
         (["add", saved, "bee", files / "dogs.npz"], "there is a class 'bee' already"),
         (["add", saved, "dog", files / "narrow.npz"], "X has 5 features, but PrototypeClassifier is expecting 8"),

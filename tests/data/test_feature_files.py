@@ -122,6 +122,11 @@ def test_bad_content(tmp_path: Path) -> None:
     for name, content, message in (
         ("list.pt", [torch.ones(3)], "must hold a dictionary of tensors; it holds another thing, list"),
         ("number.pt", {"features": 3, "labels": torch.arange(3)}, "'features' in number.pt must be a dense tensor"),
+        (
+            "list.pt",
+            {"features": [[1.0]], "labels": torch.arange(1)},
+            "'features' in list.pt must be a tensor; it is a",
+        ),
         ("sparse.pt", {"features": torch.eye(3).to_sparse(), "labels": torch.arange(3)}, "must be a dense tensor"),
     ):
         torch.save(content, tmp_path / name)

@@ -110,6 +110,7 @@ def test_a_validation_part_takes_the_place_of_the_test() -> None:
         (["optimisation.epochs"], "a setting must read path=value; got 'optimisation.epochs'"),
         (["seed=[1"], "the value of seed must be YAML; got '[1'"),
         (["optimisation.warmup_epochs=99"], "optimisation.warmup_epochs must be fewer than optimisation.epochs"),
+        (["loss.kind=ce", "loss.temperature=0.1"], "loss.temperature is for losses that have one; ce has none"),
         (["loss.label_smoothing=0.1"], "loss.label_smoothing is for the loss ce alone"),
         (["data.source=arrays"], "data.path must say where the data are for the source arrays"),
         (["data.source=folder"], "data.path must say where the data are for the source folder"),

@@ -112,13 +112,14 @@ _EXPLAINED = {
 _GEOMETRY = {
     "intra_effective_rank": "rank\nintra",
     "inter_effective_rank": "rank\ninter",
-    "weights_effective_rank": "rank\nweights",
-    "weight_class_alignment": "to class\nmean",
-    "weight_instance_alignment": "to\nsamples",
+    "weights_effective_rank": "rank\nw.",
+    "weight_class_alignment": "to\nmean",
+    "weight_instance_alignment": "to\neach",
     "mir": "MIR",
     "hdr": "HDR",
 }
 _ON = {"output": "outputs", "body": "before the projection"}
+_PLACE = {"output": "outputs", "body": "before"}
 
 
 def _print_probes(console: "Console", results: "list[Probed]") -> None:
@@ -143,16 +144,19 @@ def _print_probes(console: "Console", results: "list[Probed]") -> None:
     if not measured:
         return
     table = Table(box=box.SIMPLE_HEAD, title="The training features with their weights", title_justify="left")
-    table.add_column("classifier", no_wrap=True)
-    for heading in _GEOMETRY.values():
-        table.add_column(heading, justify="right")
-    if several:
-        table.add_column("on")
-    for result in measured:
-        values = [_shown(result.metrics.get(name)) for name in _GEOMETRY]
-        table.add_row(result.name, *values, *([_ON[result.space]] if several else []))
+    rows = [[_shown(result.metrics.get(name)) for name in _GEOMETRY] for result in measured]
+    names = [f"{result.name}, {_PLACE[result.space]}" if several else result.name for result in measured]
+    table.add_column("classifier", min_width=max(map(len, ["classifier", *names])))
+    for heading, column in zip(_GEOMETRY.values(), zip(*rows, strict=True), strict=True):
+        widest = max(map(len, [*heading.split("\n"), *column]))
+        table.add_column(heading, justify="right", min_width=widest)  # No digit is cut off.
+    for name, row in zip(names, rows, strict=True):
+        table.add_row(name, *row)
     console.print(table)
-    console.print("Rank: directions that are filled. To class mean, to samples: squared distance of unit weights.")
+    console.print(
+        "Rank: directions filled by the samples of a class, by class means, by weights. To mean, to each: squared "
+        "distance of unit weights to class means and to samples."
+    )
 
 
 def _numbers(result: "Probed") -> str:

@@ -17,6 +17,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+# Means of unit features that are shorter than this are rounding.
+_DIRECTED = 1e-6
 File = Annotated[Path, typer.Argument(help="A saved classifier (.safetensors).")]
 Features = Annotated[Path, typer.Argument(help="An .npz, .safetensors or .pt file with features (and labels).")]
 FeaturesKey = Annotated[str, typer.Option("--features", help="The key of the features, (samples, dim).")]
@@ -44,6 +46,8 @@ def build(
         classifier = PrototypeClassifier(rule=rule).fit(inputs, targets)  # type: ignore[arg-type]
         if calibrate is not None:
             classifier.calibrate(*_read(calibrate, features, labels))
+        _see_that_directed(classifier)
+        _see_that_ours(out)
         _save(classifier, out)
     typer.echo(
         f"{len(classifier.classes_):,} classes from {len(inputs):,} samples in {classifier.n_features_in_:,} "
@@ -66,6 +70,7 @@ def add(
         classifier = _load(file)
         inputs, _ = _read(samples, features, None)
         classifier.add_class(_named(classifier, name), inputs)
+        _see_that_directed(classifier)
         rows = [] if predict is None else _predictions(classifier, _read(predict, features, None)[0])
         _save(classifier, file)
     typer.echo(f"{name} added from {len(inputs):,} samples; {len(classifier.classes_):,} classes", err=bool(rows))
@@ -121,7 +126,7 @@ def predict(
 
 @app.command()
 def export(file: File, out: Annotated[Path, typer.Argument(help="Where to write it (.onnx).")]) -> None:
-    """Export a classifier as ONNX: features of any length in, scores and probabilities out, for any batch."""
+    """Export a classifier as ONNX: features of lengths from 1e-12 to 1e18 in, scores and probabilities out."""
     from protosphere.cli.errors import told
 
     with told():
@@ -138,6 +143,26 @@ def _load(file: Path) -> "PrototypeClassifier":
     from protosphere.classifiers import PrototypeClassifier
 
     return PrototypeClassifier.load(file)
+
+
+def _see_that_directed(classifier: "PrototypeClassifier") -> None:
+    """Raise ValueError where a class mean of unit features is next to nothing: what it then predicts is chance."""
+    import numpy as np
+
+    short = np.linalg.norm(classifier.prototypes_, axis=1) < _DIRECTED
+    if bool(short.any()):
+        name = classifier.classes_[short][0]
+        raise ValueError(f"samples of a class must have a common direction; those of {name!s} are zero or cancel out")
+
+
+def _see_that_ours(out: Path) -> None:
+    """Raise ValueError where the file that would be replaced is something else, such as features."""
+    if not out.exists():
+        return
+    try:
+        _load(out)
+    except ValueError:
+        raise ValueError(f"--out must be new, or a classifier to replace; {out} is something else") from None
 
 
 def _save(classifier: "PrototypeClassifier", file: Path) -> None:
@@ -181,7 +206,10 @@ def _read(file: Path, features: str, labels: str | None) -> "tuple[np.ndarray, n
     if labels is None:
         return inputs, np.empty(0)
     if targets.shape != inputs.shape[:1] or targets.dtype.kind not in "iuUSO":
-        raise ValueError(f"labels in {file.name} must be one a sample, ({len(inputs)},); got {targets.shape}")
+        raise ValueError(
+            f"labels in {file.name} must be whole numbers or texts, one a sample, ({len(inputs)},); "
+            f"got {targets.shape} of {targets.dtype}"
+        )
     if content.class_names is None or targets.dtype.kind not in "iu":
         return inputs, targets
     if targets.min() < 0 or targets.max() >= len(content.class_names):

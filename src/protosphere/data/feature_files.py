@@ -89,6 +89,9 @@ def read_features(
             raise FeatureFileError(f"{path.name} must hold {what} under the key {key!r}; its keys are {listing}")
     found = {what: arrays.get(key) for what, key in asked.items()}
     names = found.pop("class_names")
+    for what, part in found.items():
+        if isinstance(part, list | tuple):
+            raise FeatureFileError(f"{asked[what]!r} in {path.name} must be a tensor; it is a list")
     if found["labels"] is None:
         found["labels"] = np.empty(0, np.int64)
     return FeatureFile(**found, class_names=None if names is None else _names(path, names))  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """Images to classify: files, folders and arrays, one after another; what cannot be read is told and passed over."""
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -14,6 +15,7 @@ from torch import Tensor
 from protosphere.data.folders import decoded
 from protosphere.data.sources import DataError, as_bytes
 
+_LOG = logging.getLogger(__name__)
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
@@ -35,21 +37,25 @@ def found_images(places: Sequence[Path]) -> list[Path]:
     """Files as they are given, and all images below folders, sorted.
 
     Raises:
-        DataError: a place does not exist, or a folder has no images.
+        DataError: a place does not exist, or no folder has images.
     """
     files: list[Path] = []
+    empty: list[Path] = []
     for place in places:
         if place.is_dir():
             below = sorted(
                 path for path in place.rglob("*") if path.suffix.lower() in (*ENDINGS, ".npz") and path.is_file()
             )
-            if not below:
-                raise DataError(f"{place} must have images in it; it has none")
             files += below
+            empty += [] if below else [place]
         elif place.exists():
             files.append(place)
         else:
             raise DataError(f"{place} must be a file or a folder; there is none")
+    if not files:
+        raise DataError(f"{empty[0]} must have images in it; it has none")
+    for place in empty:
+        _LOG.warning("%s has no images in it and is passed over", place)
     return files
 
 

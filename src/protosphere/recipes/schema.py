@@ -220,7 +220,10 @@ def with_settings(recipe: Recipe, settings: Sequence[str]) -> Recipe:
             place[last] = yaml.safe_load(value)
         except yaml.YAMLError as error:
             raise RecipeError(f"the value of {path} must be YAML; got {value!r}") from error
-    return validated(content)
+    made = validated(content)
+    if made.loss.kind in ("ce", "etf-dr") and any(setting.startswith("loss.temperature") for setting in settings):
+        raise RecipeError(f"loss.temperature is for losses that have one; {made.loss.kind} has none")
+    return made
 
 
 # What says where and how a run computes, not what: it may change when a run is resumed.

@@ -89,11 +89,13 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     for path in reversed(_steps(folder)):
         try:
             return _load(path)
-        except Exception as error:  # Whatever a damaged file makes its parser raise.
-            problems.append(f"{path.name}: {type(error).__name__}")
+        except Exception:  # Whatever a damaged file makes its parser raise.
+            problems.append(path.name)
             _LOG.warning("%s is damaged and is passed over", path)
     if problems:
-        raise RunFolderError(f"{folder} must hold a checkpoint that is whole; all are damaged ({', '.join(problems)})")
+        raise RunFolderError(
+            f"{folder} must hold a checkpoint that is whole; all are damaged ({', '.join(problems)}); start anew"
+        )
     return None
 
 

@@ -134,8 +134,8 @@ def _mean(losses: Tensor, done: int, per_epoch: int, schedule: Schedule) -> floa
         step = done - len(losses) + wrong[0] + 1
         rate = schedule.at(step - 1, steps_per_epoch=per_epoch)
         raise TrainingError(
-            f"the loss must stay finite; at step {step}, with a learning rate of {rate:.3g}, it was "
-            f"{float(losses[wrong[0]]):.3g}"
+            f"the loss must stay finite and below {_EXPLODED:.0g}; at step {step}, with a learning rate of {rate:.3g}, "
+            f"it was {float(losses[wrong[0]]):.3g}"
         )
     return float(losses.mean())
 
