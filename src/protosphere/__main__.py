@@ -1,5 +1,5 @@
 """``python -m protosphere`` is the command ``protosphere``."""
 
-from protosphere.cli.app import app
+from protosphere.cli.app import run
 
-app()
+run()

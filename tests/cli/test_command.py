@@ -3,6 +3,7 @@
 import importlib.metadata
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -76,3 +77,15 @@ def test_doctor_fails_without_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.bad_input
 def test_unknown_command() -> None:
     assert runner.invoke(app, ["trian"]).exit_code == 2
+
+
+@pytest.mark.whole_program
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("command", ["recipes", "doctor", "--help"])
+def test_output_without_room(command: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "protosphere", command], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "Error: there must be room for what is printed; there is no space left.\n"

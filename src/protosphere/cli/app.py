@@ -1,6 +1,8 @@
 """The application: its commands and its own options."""
 
+import errno
 import io
+import os
 import sys
 from typing import Annotated
 
@@ -49,3 +51,19 @@ def main(
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # A terminal that cannot write "°" still gets the rest.
+
+
+def run() -> None:
+    """The command, as it is installed: where its output finds no room, it says so and leaves with status 1."""
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.stderr.write("Error: there must be room for what is printed; there is no space left.\n")
+        # What is still to be written would fail once more, when Python leaves.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
