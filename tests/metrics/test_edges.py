@@ -290,3 +290,12 @@ def test_a_bias_without_prototypes() -> None:
     found = measure(samples.features, samples.labels, bias=samples.bias, space="raw")
     assert found["bias_spread"] == pytest.approx(samples.bias.astype(float).std())
     assert "bias_offset" not in found
+
+
+@pytest.mark.parametrize("place", [0, 5, 11])
+def test_one_negative_entry_is_seen_wherever_it_is(place: int) -> None:
+    """It decides what is attainable: features that are nowhere negative cannot reach the simplex."""
+    features, labels = torch.rand(12, 4) + 0.1, torch.arange(12) // 4
+    assert examine(features, labels).sign == "non-negative"
+    features[place, 2] = -0.1
+    assert examine(features, labels).sign == "any"
