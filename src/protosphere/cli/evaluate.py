@@ -118,8 +118,7 @@ _GEOMETRY = {
     "mir": "MIR",
     "hdr": "HDR",
 }
-_ON = {"output": "outputs", "body": "before the projection"}
-_PLACE = {"output": "outputs", "body": "before"}
+_ON = {"output": "outputs", "body": "body"}
 
 
 def _print_probes(console: "Console", results: "list[Probed]") -> None:
@@ -139,13 +138,14 @@ def _print_probes(console: "Console", results: "list[Probed]") -> None:
         on = [_ON[result.space]] if several else []
         table.add_row(result.name, *numbers, *on, _EXPLAINED[result.name])
     console.print(table)
-    console.print("Passes: over the training images.")
+    body = " Body: the encoder before its projection." if several else ""
+    console.print(f"Passes: over the training images.{body}")
     measured = [result for result in results if result.metrics]
     if not measured:
         return
     table = Table(box=box.SIMPLE_HEAD, title="The training features with their weights", title_justify="left")
     rows = [[_shown(result.metrics.get(name)) for name in _GEOMETRY] for result in measured]
-    names = [f"{result.name}, {_PLACE[result.space]}" if several else result.name for result in measured]
+    names = [f"{result.name}, {_ON[result.space]}" if several else result.name for result in measured]
     table.add_column("classifier", min_width=max(map(len, ["classifier", *names])))
     for heading, column in zip(_GEOMETRY.values(), zip(*rows, strict=True), strict=True):
         widest = max(map(len, [*heading.split("\n"), *column]))

@@ -60,7 +60,7 @@ def measure(
 
     with told():
         from protosphere.cli.devices import device_named
-        from protosphere.data import read_features
+        from protosphere.data import read_features, write_features
         from protosphere.metrics import examine
         from protosphere.metrics.verdicts import verdicts
 
@@ -70,7 +70,7 @@ def measure(
         if file.is_dir():
             content = _of_run(file, _one_of("--part", part, "train", "test"), settings or [], where)
             if save is not None:
-                _save(save, content)
+                write_features(save, content)
         else:
             content = read_features(file, features=features, labels=labels, prototypes=prototypes, bias=bias)
         names = _class_names(class_names, content)
@@ -144,22 +144,6 @@ def _check_save(save: Path, file: Path) -> None:
         raise ValueError(f"--save must name an .npz file; got {save}")
     if save.exists():
         raise ValueError(f"--save must name a file that is not there yet; {save} is")
-
-
-def _save(path: Path, content: "FeatureFile") -> None:
-    """Write what was computed, for this command and others to read."""
-    import io
-
-    import numpy as np
-    import torch
-
-    from protosphere.runs.folder import write_atomically
-
-    parts = {name: getattr(content, name) for name in ("features", "labels", "prototypes", "bias")}
-    arrays = {name: torch.as_tensor(part).cpu().numpy() for name, part in parts.items() if part is not None}
-    room = io.BytesIO()
-    np.savez(room, **arrays, class_names=np.array(content.class_names))  # type: ignore[arg-type]
-    write_atomically(path, room.getvalue())
 
 
 def _class_names(path: Path | None, content: "FeatureFile") -> list[str] | None:

@@ -1,5 +1,6 @@
 """Files of features and labels, ``.npz``, ``.safetensors``, ``.pt``: mapped where possible, never unpickled."""
 
+import io
 import pickle
 import shutil
 import stat
@@ -15,6 +16,8 @@ import numpy as np
 import torch
 from numpy.lib import format as npy
 from torch import Tensor
+
+from protosphere.runs.folder import write_atomically
 
 Array = np.ndarray | Tensor
 # A member of an .npz that is compressed is unpacked to a temporary file, not to memory, from this size on.
@@ -95,6 +98,17 @@ def read_features(
     if found["labels"] is None:
         found["labels"] = np.empty(0, np.int64)
     return FeatureFile(**found, class_names=None if names is None else _names(path, names))  # type: ignore[arg-type]
+
+
+def write_features(path: str | Path, content: FeatureFile) -> None:
+    """Write an ``.npz`` that :func:`read_features` opens, whole or not at all."""
+    parts = {name: getattr(content, name) for name in ("features", "labels", "prototypes", "bias")}
+    arrays = {name: torch.as_tensor(part).cpu().numpy() for name, part in parts.items() if part is not None}
+    if content.class_names is not None:
+        arrays["class_names"] = np.array(content.class_names)
+    room = io.BytesIO()
+    np.savez(room, **arrays)  # type: ignore[arg-type]
+    write_atomically(Path(path), room.getvalue())
 
 
 Reader = Callable[[Path, Sequence[str]], tuple[list[str], dict[str, Any]]]

@@ -19,7 +19,7 @@ from protosphere.metrics import measure
 from protosphere.training import Objective, Settings, train
 
 Probe = Literal["head", "cosine", "prototypes", "linear", "normalised", "cached", "neighbours"]
-Space = Literal["output", "body"]
+FeatureSpace = Literal["output", "body"]
 PROBES: tuple[Probe, ...] = get_args(Probe)
 _NEIGHBOURS, _VOTE = 20, 0.07
 
@@ -38,7 +38,7 @@ class Probed:
     """
 
     name: Probe
-    space: Space
+    space: FeatureSpace
     accuracy: float
     passes: int
     seconds: float
@@ -120,7 +120,7 @@ def probe(
     Yields:
         One result a name, or one a name and space.
     """
-    spaces: dict[Space, nn.Module] = {"output": objective.encoder}
+    spaces: dict[FeatureSpace, nn.Module] = {"output": objective.encoder}
     if body is not None:
         spaces["body"] = body
     classes = len(objective.head.prototypes)  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ def probe(
 
 def _probed(
     name: Probe,
-    space: Space,
+    space: FeatureSpace,
     encoder: nn.Module,
     train_feed: Feed,
     test_feed: Feed,

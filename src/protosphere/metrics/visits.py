@@ -242,7 +242,7 @@ def second_visit(source: Source, targets: np.ndarray, evidence: Evidence, report
     except UndefinedMetricError:
         return evidence
     classes, dim = means.vectors.shape
-    step = source.block(dim if source.device.type == "cpu" else max(dim, 2 * classes))
+    step = source.block(max(dim, 2 * classes))
 
     def there(tensor: Tensor) -> Matrix:
         return tensor.numpy() if source.device.type == "cpu" else tensor
