@@ -31,7 +31,8 @@ def with_tables(text: str) -> str:
     for name, table in TABLES.items():
         record = json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())
         text = _with_table(text, f"{name}.json", table(record), _source(record))
-    return _with_table(text, "runs", runs.table(), runs.source())
+    text = _with_table(text, "runs", runs.table(), runs.source())
+    return _with_table(text, "runs/cifar100-scl", runs.classifiers_table(), runs.classifiers_source())
 
 
 def _with_table(text: str, name: str, table: str, source: str) -> str:
