@@ -102,6 +102,9 @@ def test_the_features_of_a_run_are_kept(runs: Path, tmp_path: Path) -> None:
         (["measure", str(runs / "ce"), "--save", str(file)], "--save must name a file that is not there yet"),
         (["measure", str(runs / "ce"), "--save", "features.csv"], "--save must name an .npz file; got features.csv"),
         (["measure", str(file), "--save", str(tmp_path / "b.npz")], "--save must come with a run"),
+        (["measure", str(file), "--part", "test"], "--part must come with a run"),
+        (["measure", str(file), "--set", "data.root=x"], "--set must come with a run"),
+        (["measure", str(runs / "ce"), "--labels", "y"], "--labels must come with a file"),
     ):
         refused = runner.invoke(app, arguments)
         assert refused.exit_code == 1

@@ -1,6 +1,7 @@
 """``protosphere train`` and ``protosphere recipes``: from a name to a run folder; resumed, refused."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,24 @@ def test_a_run_leaves_what_it_should(tmp_path: Path) -> None:
     again = runner.invoke(app, ["train", str(run.recipe), "--out", str(tmp_path / "again"), "--device", "cpu"])
     assert again.exit_code == 0
     assert latest(tmp_path / "again") == last
+
+
+def test_what_it_says_of_itself(tmp_path: Path) -> None:
+    """Where a resumed run goes on, and that a batch is no larger than the data."""
+    fewer = ["--set", "data.source=synthetic", "--set", "data.samples=20", "--set", "data.resolution=8"]
+    command = ["train", "digits-ce", "--out", str(tmp_path / "run"), *SHORT, *fewer]
+    first = runner.invoke(app, command)
+    assert first.exit_code == 0, first.output
+    assert "a batch is all of them: optimisation.batch is " in first.stdout
+    assert "went on" not in first.stdout
+    done = RunFolder(tmp_path / "run")
+    last = sorted(done.checkpoints.iterdir())[-1]
+    shutil.rmtree(last)
+    second = runner.invoke(app, [*command, "--resume"])
+    assert second.exit_code == 0, second.output
+    assert "went on from step 3\n" in second.stdout
+    whole = runner.invoke(app, [*command, "--resume", "--set", "optimisation.batch=4"])
+    assert "a batch is" not in whole.stdout
 
 
 @pytest.mark.bad_input

@@ -129,6 +129,7 @@ def test_a_validation_part_takes_the_place_of_the_test() -> None:
         (["optimisation.rate=.nan"], "optimisation.rate must be otherwise: input should be"),
         (["seed=100000000000000"], "seed must be otherwise: input should be less than 2147483648"),
         (["optimisation.batch=1"], "optimisation.batch must be otherwise: input should be greater than or equal to 2"),
+        (["optimisation.epochs=true"], "optimisation.epochs must be otherwise: input should be neither true nor false"),
         (["optimisation.average=1"], "optimisation.average must be otherwise: input should be less than 1"),
     ],
 )

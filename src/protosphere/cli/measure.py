@@ -24,14 +24,20 @@ def measure(
     file: Annotated[
         Path, typer.Argument(help="An .npz, .safetensors or .pt file with features and labels; or a run folder.")
     ],
-    features: Annotated[str, typer.Option(help="The key of the features, (samples, dim).")] = "features",
-    labels: Annotated[str, typer.Option(help="The key of the labels, (samples,).")] = "labels",
+    features: Annotated[
+        str | None, typer.Option(help="Of a file: the key of the features, (samples, dim); else 'features'.")
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="Of a file: the key of the labels, (samples,); else 'labels'.")
+    ] = None,
     prototypes: Annotated[
         str | None,
-        typer.Option(help="The key of the classifier's weights, (classes, dim); else 'prototypes', if there."),
+        typer.Option(
+            help="Of a file: the key of the classifier's weights, (classes, dim); else 'prototypes', if there."
+        ),
     ] = None,
     bias: Annotated[
-        str | None, typer.Option(help="The key of its bias, for --space raw; else 'bias', if there.")
+        str | None, typer.Option(help="Of a file: the key of its bias, for --space raw; else 'bias', if there.")
     ] = None,
     class_names: Annotated[Path | None, typer.Option(help="A text file with a class name a line.")] = None,
     space: Annotated[str, typer.Option(help="'sphere' takes features to unit length, 'raw' does not.")] = "sphere",
@@ -43,7 +49,7 @@ def measure(
     ] = "all",
     device: Annotated[str, typer.Option(help="Where to calculate: 'cpu', 'cuda'.")] = "cpu",
     memory: Annotated[float, typer.Option(help="GiB of features to take from disk at a time.")] = 0.5,
-    part: Annotated[str, typer.Option(help="Of a run: measure 'train' or 'test' images.")] = "train",
+    part: Annotated[str | None, typer.Option(help="Of a run: its 'train' or 'test' images; else 'train'.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Of a run: where data are, e.g. data.root=PATH; may be repeated.")
     ] = None,
@@ -65,14 +71,19 @@ def measure(
         from protosphere.metrics.verdicts import verdicts
 
         where = device_named(device)
+        keys = {"features": features, "labels": labels, "prototypes": prototypes, "bias": bias}
+        of_run = {"part": part, "set": settings, "save": save}
+        _refuse(keys if file.is_dir() else of_run, file)
         if save is not None:
-            _check_save(save, file)
+            _check_save(save)
         if file.is_dir():
-            content = _of_run(file, _one_of("--part", part, "train", "test"), settings or [], where)
+            content = _of_run(
+                file, _one_of("--part", "train" if part is None else part, "train", "test"), settings or [], where
+            )
             if save is not None:
                 write_features(save, content)
         else:
-            content = read_features(file, features=features, labels=labels, prototypes=prototypes, bias=bias)
+            content = read_features(file, **{name: key for name, key in keys.items() if key is not None})
         names = _class_names(class_names, content)
         head_bias = content.bias if space == "raw" else None
         with bar_of("measuring") as progress:
@@ -137,9 +148,15 @@ def _of_run(run: Path, part: str, settings: list[str], device: str) -> "FeatureF
     )
 
 
-def _check_save(save: Path, file: Path) -> None:
-    if not file.is_dir():
-        raise ValueError(f"--save must come with a run; {file} is a file already")
+def _refuse(options: dict[str, Any], file: Path) -> None:
+    """Raise ValueError where an option is given that has no meaning for this file or run."""
+    kind, other = ("run", "file") if file.is_dir() else ("file", "run")
+    given = next((name for name, value in options.items() if value not in (None, [])), None)
+    if given is not None and file.exists():
+        raise ValueError(f"--{given} must come with a {other}; {file} is a {kind}")
+
+
+def _check_save(save: Path) -> None:
     if save.suffix != ".npz":
         raise ValueError(f"--save must name an .npz file; got {save}")
     if save.exists():

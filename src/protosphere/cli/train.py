@@ -54,6 +54,8 @@ def train(
             f"on {chosen}, into {out}",
             markup=False,
         )
+        if recipe.optimisation.batch > len(source.train):
+            console.print(f"a batch is all of them: optimisation.batch is {recipe.optimisation.batch:,}")
         errors = Console(stderr=True)
         bar = Progress(
             TextColumn("epoch {task.completed:.1f}/{task.total:.0f}, step {task.fields[step]}"),
@@ -75,6 +77,8 @@ def train(
             task = bar.add_task("train", total=total, step=0, numbers="starting …")
             evaluated = ""
             for event in events:
+                if last is None and event.resumed_at:
+                    console.print(f"went on from step {event.resumed_at}")
                 last = now = event.progress
                 if event.numbers is not None:
                     shown = _shown(event.numbers, "validation" if recipe.data.validation_share else "test")

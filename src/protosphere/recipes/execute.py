@@ -27,10 +27,11 @@ GEOMETRY = "geometry.safetensors"
 
 @dataclass(frozen=True)
 class Event:
-    """What has just happened: a record of training, and, where an epoch was evaluated, its numbers."""
+    """What has just happened: a record of training, where an epoch was evaluated its numbers, the step gone on from."""
 
     progress: Progress
     numbers: dict[str, float] | None
+    resumed_at: int
 
 
 def execute(
@@ -78,11 +79,12 @@ def execute(
         folder.write_json("machine.json", machine(device))
         folder.write_json("classes.json", names)
         folder.write_json("data.json", data)
-        folder.forget_after(0 if checkpoint is None else checkpoint.step)
+        resumed_at = 0 if checkpoint is None else checkpoint.step
+        folder.forget_after(resumed_at)
         try:
             for progress in train(objective, feeds[0], settings, resume=checkpoint, stop=stop):
                 numbers = _record(recipe, folder, progress, objective, *feeds)
-                yield Event(progress, numbers)
+                yield Event(progress, numbers, resumed_at)
         except TrainingError as error:
             last = load_checkpoint(folder.checkpoints)
             saved = "there is no checkpoint" if last is None else f"the last checkpoint is of step {last.step}"

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 
 class RecipeError(ValueError):
@@ -14,6 +15,14 @@ class RecipeError(ValueError):
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: Any) -> Any:
+        """Nothing in a recipe is true or false; where a number is due, they would pass for 1 and 0."""
+        if isinstance(value, bool):
+            raise PydanticCustomError("truth", "input should be neither true nor false")
+        return value
 
 
 class Data(_Part):
