@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from protosphere.cli.app import app
 from protosphere.data.sources import load
 from protosphere.evaluation import outputs
+from protosphere.geometry import cosines
 from protosphere.recipes.trained import load_run
 
 runner = CliRunner()
@@ -60,6 +61,42 @@ def test_files_and_arrays_are_classified_as_in_evaluation(run: Path, images: Pat
     assert [json.loads(line)["class"] for line in lines.splitlines()] == [row["class"] for row in rows]
 
 
+def test_rejection_is_minus_the_highest_cosine(run: Path, images: Path) -> None:
+    taken = load_run(run)
+    features = outputs(taken.objective, taken.test).features[:20]
+    highest = cosines(features, taken.objective.head.prototypes.detach()).amax(1)
+    assert [float(row["rejection"]) for row in _rows(run, images)] == pytest.approx((-highest).tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("source", ["arrays", "folder"])
+def test_images_of_another_size_are_prepared_as_in_evaluation(source: str, tmp_path: Path) -> None:
+    """To the last digit that is printed: resized as numbers, not as bytes; of folders the middle."""
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 14, 20, 3), dtype=np.uint8)
+    labels = np.arange(40) % 2
+    np.savez(tmp_path / "data.npz", x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
+    for part in ("train", "val"):
+        for index, (image, label) in enumerate(zip(pixels, labels, strict=True)):
+            (tmp_path / f"folder/{part}/{label}").mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(tmp_path / f"folder/{part}/{label}/{index:02}.png")
+    place = tmp_path / ("data.npz" if source == "arrays" else "folder")
+    settings = {"data.source": source, "data.path": place, "data.workers": 0, "optimisation.epochs": 1}
+    options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    arguments = ["train", "digits-nonl", "--out", str(tmp_path / "run"), "--device", "cpu", *options]
+    ran = runner.invoke(app, arguments)
+    assert ran.exit_code == 0, ran.output
+    taken = load_run(tmp_path / "run")
+    found = outputs(taken.objective, taken.test)
+    with torch.no_grad():
+        shares = taken.objective.head(found.features).softmax(1).amax(1)
+    rows = _rows(tmp_path / "run", place / "val" if source == "folder" else place)[:40]
+    assert [int(row["class"][-1]) for row in rows] == found.decisions.tolist()
+    assert [float(row["confidence"]) for row in rows] == pytest.approx(shares.tolist(), abs=2e-6)
+    mixed = [tmp_path / "tall.png", tmp_path / "wide.png"]
+    for path, image in zip(mixed, (pixels[0].transpose(1, 0, 2), pixels[0]), strict=True):
+        Image.fromarray(image).save(path)
+    assert _rows(tmp_path / "run", *mixed)[1]["confidence"] == rows[0]["confidence"]
+
+
 def test_noise_is_farther_from_every_prototype_than_digits(run: Path, images: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "noise.npz", x=np.random.default_rng(0).integers(0, 256, (50, 8, 8), dtype=np.uint8))
     noise = [float(row["rejection"]) for row in _rows(run, tmp_path / "noise.npz")]
@@ -78,14 +115,16 @@ def test_other_sizes_and_colours_are_converted(run: Path, images: Path, tmp_path
 def test_bad_files_are_told_and_the_rest_goes_on(run: Path, images: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"\x89PNG nothing")
     np.savez(tmp_path / "numbers.npz", x=np.zeros(3))
+    np.savez(tmp_path / "mixed.npz", good=np.zeros((2, 8, 8), np.uint8), loud=np.full((2, 8, 8), 3.5))
     result = runner.invoke(
         app, ["predict", str(run), str(tmp_path), str(images / "00.png"), str(images / "01.png"), "--device", "cpu"]
     )
     assert result.exit_code == 0, result.output
-    assert len(result.stdout.splitlines()) == 3
+    assert len(result.stdout.splitlines()) == 5
+    assert "floating images of loud in mixed.npz must lie between 0 and 1" in result.stderr
     assert "broken.png must be an image; it cannot be read" in result.stderr
     assert "numbers.npz must hold arrays of images; it holds none" in result.stderr
-    assert "2 images classified, 2 passed over." in result.stderr
+    assert "4 images classified, 3 passed over." in result.stderr
 
 
 def test_an_empty_folder_among_others_is_passed_over(

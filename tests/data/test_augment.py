@@ -6,6 +6,7 @@ import torchvision.transforms.v2.functional as tv
 from torchvision.transforms.v2 import RandomResizedCrop
 
 from protosphere.data import augment
+from protosphere.data.pipeline import Augmentation
 
 SIDES = [(32, 32, 32), (17, 40, 24), (64, 48, 16)]  # height, width, size of the result
 
@@ -38,15 +39,17 @@ def test_bytes_become_floats() -> None:
     )
 
 
-def test_padded_crops() -> None:
-    images = torch.rand(50, 3, 8, 8)
-    boxes = augment.padded_boxes(50, 8, 8, padding=4)
-    assert boxes[:, :2].min() == -4
-    assert boxes[:, :2].max() == 4
-    found = augment.resized_crop(images, boxes, 8)
-    padded = tv.pad(images, [4, 4])
-    for image, (top, left, *_), mine in zip(padded, boxes.tolist(), found, strict=True):
-        torch.testing.assert_close(mine, image[:, top + 4 : top + 12, left + 4 : left + 12], rtol=0, atol=1e-6)
+@pytest.mark.parametrize("size", [8, 6, 12])
+def test_padded_crops(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchvision pads, crops and resizes, borders of zeros included; every place is drawn."""
+    images = torch.randint(0, 256, (200, 3, 8, 8), dtype=torch.uint8)
+    boxes = augment.padded_boxes(200, 8, 8, padding=2)
+    assert sorted(set(boxes[:, 0].tolist())) == sorted(set(boxes[:, 1].tolist())) == [0, 1, 2, 3, 4]
+    monkeypatch.setattr(augment, "padded_boxes", lambda *_, **__: boxes)
+    found = Augmentation(size, "padded", padding=2)(images)
+    for image, box, mine in zip(tv.pad(images, [2, 2]) / 255, boxes.tolist(), found, strict=True):
+        expected = tv.resize(tv.crop(image, *box), [size, size], antialias=True)
+        torch.testing.assert_close(mine, expected, rtol=0, atol=2e-6)
 
 
 def test_boxes_lie_inside_and_are_spread_as_torchvisions() -> None:

@@ -22,7 +22,9 @@ from protosphere.data.folders import (
     FileFeed,
     ImageFiles,
     _Cut,
+    decoded,
     load_folder,
+    middle,
     sample_seed,
 )
 from protosphere.data.pipeline import Augmentation
@@ -421,3 +423,34 @@ def test_workers_are_not_reached_by_what_is_sent_to_the_group(files: ImageFiles)
     next(feed.batches(2, seed=0, epoch=0))
     (worker,) = set(multiprocessing.active_children()) - before
     assert os.getpgid(worker.pid) != os.getpgid(0)
+
+
+def test_images_are_turned_as_their_camera_noted(tmp_path: Path) -> None:
+    pixels = np.arange(6 * 4 * 3, dtype=np.uint8).reshape(6, 4, 3)
+    note = Image.Exif()
+    note[274] = 6  # Orientation: to be turned by 90° clockwise.
+    Image.fromarray(np.rot90(pixels)).save(tmp_path / "turned.png", exif=note)
+    assert decoded(str(tmp_path / "turned.png")).equal(torch.from_numpy(pixels).movedim(2, 0))
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("levels", [np.full((4, 4), 0.5, np.float32), np.full((4, 4), 70000, np.int32)])
+def test_pixels_of_no_known_range_are_refused(levels: np.ndarray, tmp_path: Path) -> None:
+    Image.fromarray(levels).save(tmp_path / "strange.tif")
+    assert "its pixels are neither of eight nor of sixteen bits" in decoded(str(tmp_path / "strange.tif"))
+
+
+def test_a_very_long_image_is_shortened_before_it_is_enlarged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its middle is what it was, and no image of some thousand times the size is made on the way."""
+    image = torch.randint(0, 256, (3, 5, 2001), dtype=torch.uint8)
+    expected = v2.functional.center_crop(v2.functional.resize(image, [18], antialias=True), [16, 16])
+    seen = []
+    resize = v2.functional.resize
+    monkeypatch.setattr(
+        v2.functional, "resize", lambda image, *rest, **named: seen.append(image.shape) or resize(image, *rest, **named)
+    )
+    found = middle(image, 16)
+    assert seen == [(3, 5, 21)]
+    assert (found.float() - expected.float()).abs().mean() < 3
+    tall = middle(image.mT.contiguous(), 16)
+    assert (tall.int() - found.mT.int()).abs().max() <= 1, "to rounding of bytes"

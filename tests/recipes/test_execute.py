@@ -11,9 +11,10 @@ from PIL import Image
 from protosphere.data.sources import DataError
 from protosphere.recipes import build, catalog
 from protosphere.recipes.execute import execute, fresh_objective, latest
-from protosphere.recipes.schema import Recipe, difference, with_settings
-from protosphere.recipes.trained import load_run
+from protosphere.recipes.schema import Recipe, difference, from_yaml, with_settings
+from protosphere.recipes.trained import load_model, load_run
 from protosphere.runs import RunFolder, RunFolderError
+from protosphere.training import TrainingError
 
 TINY = ["optimisation.epochs=2", "optimisation.batch=8", "evaluate_every=1", "encoder.backbone=small"]
 
@@ -80,6 +81,7 @@ def test_a_run_is_resumed_under_other_circumstances_but_not_as_another(tmp_path:
     other = with_settings(recipe, ["evaluate_every=2", "data.root=elsewhere"])
     assert difference(recipe, other) is None
     _run(other, tmp_path / "run", start="resume")
+    assert from_yaml(RunFolder(tmp_path / "run").recipe.read_text()) == other, "where data are now"
     _run(recipe, tmp_path / "whole")
     assert latest(tmp_path / "run") == latest(tmp_path / "whole")
     wrong = with_settings(recipe, ["loss.temperature=0.3"])
@@ -105,6 +107,49 @@ def test_a_class_without_training_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.bad_input
+def test_other_test_images_and_facts_that_are_missing(tmp_path: Path) -> None:
+    """A log of two test sets is none; a run may still be evaluated on another one, normalised as its own was."""
+    images, labels = np.random.default_rng(0).integers(0, 256, (12, 8, 8), dtype=np.uint8), np.arange(12) % 3
+    recipe = with_settings(catalog.recipe("digits-ce"), [f"data.path={tmp_path}/data.npz", "data.source=arrays", *TINY])
+    for test in (images, 255 - images):
+        np.savez(tmp_path / "data.npz", x_train=images, y_train=labels, x_test=test, y_test=labels)
+        if test is images:
+            _run(recipe, tmp_path / "run", start="fresh")
+            continue
+        with pytest.raises(RunFolderError, match="must be resumed with its own test images; these are others"):
+            _run(recipe, tmp_path / "run", start="resume")
+    run = load_run(tmp_path / "run")
+    mean, std = (torch.tensor(part)[:, None, None] for part in run.source.train.channel_statistics())
+    (clean, _), *_ = run.test.in_order(12)
+    torch.testing.assert_close(clean, (torch.from_numpy(255 - images)[:, None] / 255 - mean) / std)
+    facts = RunFolder(tmp_path / "run").read_json("data.json")
+    RunFolder(tmp_path / "run").write_json("data.json", facts | {"mean": [0.0], "std": [2.0]})
+    (clean, _), *_ = load_run(tmp_path / "run").test.in_order(12)
+    torch.testing.assert_close(clean, torch.from_numpy(255 - images)[:, None] / 255 / 2)
+    del facts["channels"]
+    RunFolder(tmp_path / "run").write_json("data.json", facts)
+    for load in (load_run, load_model):
+        with pytest.raises(RunFolderError, match=r"data.json in .* must say channels; it does not"):
+            load(tmp_path / "run")
+
+
+def test_a_run_that_came_to_nothing_gives_way(tmp_path: Path) -> None:
+    exploding, fine = (
+        with_settings(catalog.recipe("digits-ce"), [*TINY, f"optimisation.rate={r}"]) for r in (1e30, 0.1)
+    )
+    with pytest.raises(TrainingError, match="there is no checkpoint"):
+        _run(exploding, tmp_path / "run", start="fresh")
+    _run(fine, tmp_path / "run", start="fresh")
+    assert from_yaml(RunFolder(tmp_path / "run").recipe.read_text()) == fine
+    with pytest.raises(RunFolderError, match="it holds another one"):
+        _run(exploding, tmp_path / "run", start="resume")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/recipe.yaml").write_text(exploding.to_yaml())
+    with pytest.raises(RunFolderError, match="it holds another one"):
+        _run(fine, tmp_path / "own", start="fresh")
+
+
+@pytest.mark.bad_input
 def test_data_that_have_changed_since(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (12, 8, 8), dtype=np.uint8)
     recipe = with_settings(catalog.recipe("digits-ce"), [f"data.path={tmp_path}/data.npz", "data.source=arrays", *TINY])
@@ -121,8 +166,10 @@ def test_data_that_have_changed_since(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in before} == before
     for change in (9, 12):
         images[0] = change
-        with pytest.raises(RunFolderError, match="must be resumed with its own training images; these are others"):
+        with pytest.raises(RunFolderError, match="must be given its own training images; these are others"):
             run(change, 3, "resume")
+        with pytest.raises(RunFolderError, match="must be given its own training images; these are others"):
+            load_run(tmp_path / "run")
     np.savez(tmp_path / "data.npz", x_train=images, y_train=np.arange(12) % 4, x_test=images, y_test=np.arange(12) % 4)
     with pytest.raises(RunFolderError, match="must have data of its own classes"):
         load_run(tmp_path / "run")

@@ -1,13 +1,23 @@
-"""A run that is taken up again: what its classifiers are given."""
+"""A run that is taken up again: class means of its own weights, its own normalisation, what classifiers are given."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from torch import nn
 from typer.testing import CliRunner
 
+from protosphere.classifiers import class_means
 from protosphere.cli.app import app
-from protosphere.recipes import trained
+from protosphere.data.sources import load
+from protosphere.evaluation import outputs
+from protosphere.recipes import build, catalog, trained
+from protosphere.recipes.execute import execute
+from protosphere.recipes.schema import Recipe, with_settings
+from protosphere.runs import RunFolder, RunFolderError
+from protosphere.runs.checkpoints import load_checkpoint
 
 SETTINGS = {
     "data.source": "synthetic",
@@ -49,3 +59,49 @@ def test_what_probes_are_given(projection: str, tmp_path: Path, monkeypatch: pyt
         assert list(seen["body"]) == list(objective.encoder)[:-1]
         assert isinstance(list(seen["body"])[1], nn.Module)
     assert seen["metrics"] == "all"
+
+
+def _digits(path: Path, *settings: str) -> Recipe:
+    """Digits as arrays, which can be taken away and changed, in two epochs of ten steps."""
+    source = load("digits")
+    content = {f"x_{name}": part.images[:640, 0] for name, part in (("train", source.train), ("test", source.test))}
+    content |= {f"y_{name}": part.labels[:640] for name, part in (("train", source.train), ("test", source.test))}
+    np.savez(path, **{name: value.numpy() for name, value in content.items()})
+    arrays = ["data.source=arrays", f"data.path={path}", "optimisation.epochs=2", "evaluate_every=1", "save_every=1"]
+    return with_settings(catalog.recipe("digits-scl"), [*arrays, *settings])
+
+
+def _run(recipe: Recipe, folder: Path, stop: Callable[[], bool] = lambda: False) -> None:
+    for _ in execute(recipe, RunFolder(folder), build.build_source(recipe), start="resume", stop=stop):
+        pass
+
+
+@pytest.mark.parametrize("average", ["null", "0.6"])
+@pytest.mark.parametrize("steps", [5, 15])
+def test_class_means_are_those_of_the_weights(average: str, steps: int, tmp_path: Path) -> None:
+    """Before the first evaluation, between two, and at the end; resuming makes no difference."""
+    recipe = _digits(tmp_path / "d.npz", f"optimisation.average={average}")
+    counter = iter(range(1, 100))
+    _run(recipe, tmp_path / "run", stop=lambda: next(counter) == steps)
+
+    def see_that_own() -> None:
+        run = trained.load_run(tmp_path / "run")
+        found = outputs(run.objective, run.train)
+        expected = class_means(found.features, found.labels, num_classes=10).means.float()
+        for objective in (run.objective, trained.load_model(tmp_path / "run").objective):
+            torch.testing.assert_close(objective.head.prototypes, expected, rtol=0, atol=1e-6)
+
+    see_that_own()
+    (tmp_path / "d.npz").rename(tmp_path / "away.npz")
+    with pytest.raises(
+        RunFolderError, match="must be taken of its training images, since it stopped between evaluations"
+    ):
+        trained.load_model(tmp_path / "run")
+    (tmp_path / "away.npz").rename(tmp_path / "d.npz")
+    _run(recipe, tmp_path / "run")
+    see_that_own()
+    _run(recipe, tmp_path / "whole")
+    one, other = (load_checkpoint(tmp_path / name / "checkpoints") for name in ("run", "whole"))
+    assert all(torch.equal(value, other.weights[name]) for name, value in one.weights.items())
+    (tmp_path / "d.npz").unlink()
+    assert trained.load_model(tmp_path / "run").objective.head.has_means, "a run that has ended needs no data"

@@ -39,6 +39,15 @@ class MeanClassifier(nn.Module):
         """Take class means as prototypes; a class without samples has none, and is predicted by no angle below 90°."""
         self.prototypes.copy_(means.means.nan_to_num())
 
+    def forget(self) -> None:
+        """Have no prototypes any more, since features have moved on."""
+        self.prototypes.zero_()
+
+    @property
+    def has_means(self) -> bool:
+        """Whether there are prototypes."""
+        return bool(self.prototypes.any())
+
     def forward(self, features: Float[Tensor, "samples dim"]) -> Float[Tensor, "samples classes"]:
         """The logits: scaled cosines in float32 or wider."""
         check_width(features, self.prototypes.shape[1])

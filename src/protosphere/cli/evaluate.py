@@ -46,7 +46,10 @@ def evaluate(
         from protosphere.recipes.trained import load_run
 
         names = _probes(classifiers)
-        taken = load_run(run, settings=settings or [], device=device_named(device), download=download)
+        with bar_of("loading the run") as progress:
+            taken = load_run(
+                run, settings=settings or [], device=device_named(device), download=download, progress=progress
+            )
         with bar_of("evaluating") as progress:
             found = assess(taken.objective, taken.train, taken.test, metrics=taken.recipe.metrics, progress=progress)
         results = []

@@ -134,7 +134,8 @@ def _of_run(run: Path, part: str, settings: list[str], device: str) -> "FeatureF
     from protosphere.evaluation import outputs
     from protosphere.recipes.trained import load_run
 
-    taken = load_run(run, settings=settings, device=device)
+    with bar_of("loading the run") as progress:
+        taken = load_run(run, settings=settings, device=device, progress=progress)
     with bar_of("computing features") as progress:
         found = outputs(taken.objective, taken.train if part == "train" else taken.test, progress=progress)
     head = taken.objective.head

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from protosphere.data.image_files import Loaded
@@ -38,7 +39,8 @@ def predict(
         from protosphere.recipes.trained import load_model
 
         files = found_images(images)
-        model = load_model(run, device=device_named(device))
+        with bar_of("loading the run") as progress:
+            model = load_model(run, device=device_named(device), progress=progress)
         writer = csv.DictWriter(sys.stdout, _FIELDS, lineterminator="\n")
         if output == "csv":
             writer.writeheader()
@@ -74,9 +76,8 @@ def _classified(
         if not readable:
             yield [], problems
             continue
-        pixels = torch.stack([_sized(model, one.image) for one in readable])  # type: ignore[arg-type]
         with torch.no_grad():
-            features = objective.encoder(model.clean(pixels.to(place))).float()
+            features = objective.encoder(_prepared(model, [one.image for one in readable], place)).float()  # type: ignore[misc]
             confidence, chosen = objective.head(features).softmax(1).max(1)
             far = -cosines(features, objective.head.prototypes).amax(1)  # type: ignore[arg-type]
         rows = [
@@ -91,13 +92,14 @@ def _classified(
         yield rows, problems
 
 
-def _sized(model: "TrainedModel", image: "Tensor") -> "Tensor":
-    """An image of the run's size, cut as in its evaluation: the middle for folders, the whole elsewhere."""
-    from torchvision.transforms.v2 import functional as v2
+def _prepared(model: "TrainedModel", images: "list[Tensor]", device: "torch.device") -> "Tensor":
+    """Images as in the run's evaluation: of folders the middle, elsewhere the whole; resized and normalised."""
+    import torch
 
-    size = model.clean.size
-    if model.recipe.data.source != "folder":
-        same = image.shape[1:] == (size, size)
-        return image if same else v2.resize(image, [size, size], antialias=True)
-    cut: Tensor = v2.center_crop(v2.resize(image, [round(size / 0.875)], antialias=True), [size, size])
-    return cut
+    from protosphere.data.folders import middle
+
+    if model.recipe.data.source == "folder":
+        images = [middle(image, model.clean.size) for image in images]
+    if len({image.shape for image in images}) == 1:
+        return model.clean(torch.stack(images).to(device))
+    return torch.cat([model.clean(image[None].to(device)) for image in images])

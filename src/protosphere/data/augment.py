@@ -81,13 +81,13 @@ def padded_boxes(
     device: torch.device | str | None = None,
     generator: torch.Generator | None = None,
 ) -> Boxes:
-    """Boxes of the images' own size at random places of the images padded by so many pixels: they may reach outside.
+    """Boxes of the images' own size at random places of the images once they are padded by so many pixels.
 
     >>> padded_boxes(1, 8, 8, padding=0)
     tensor([[0, 0, 8, 8]])
     """
     places = torch.rand(2, count, device=device, generator=generator)
-    places = (places * (2 * padding + 1)).long().clamp(max=2 * padding) - padding
+    places = (places * (2 * padding + 1)).long().clamp(max=2 * padding)
     sides = torch.tensor([height, width], device=device).expand(count, 2)
     return torch.cat([places.T, sides], 1)
 
@@ -96,7 +96,7 @@ def _interpolation(starts: Tensor, lengths: Tensor, source: int, size: int) -> F
     """Matrices that resize the pixels from ``starts`` on, ``lengths`` of them, to ``size``.
 
     Linear interpolation about pixel centres, widened to the step where the image shrinks (antialiasing). Weights stay
-    inside the box, so its edge is repeated and not what lies beyond; pixels outside the image are zero.
+    inside the box, so its edge is repeated and not what lies beyond.
     """
     starts, lengths = starts[:, None, None].float(), lengths[:, None, None].float()
     step = lengths / size

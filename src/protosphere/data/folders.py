@@ -9,12 +9,13 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Integer
+from jaxtyping import Integer, UInt8
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
@@ -189,13 +190,11 @@ class _Cut(Dataset[Tensor | str]):
 
     def __init__(self, augmentation: Augmentation, views: int) -> None:
         self.views = views
-        v2 = _torchvision("transforms.v2")
         size = augmentation.size
-        middle = v2.CenterCrop(size)
-        self.evaluation = v2.Compose([v2.Resize(round(size / 0.875), antialias=True), middle])
+        self.evaluation = partial(middle, size=size)
         self.training = {
-            "resized": v2.RandomResizedCrop(size, scale=augmentation.scale, antialias=True),
-            "padded": v2.Compose([v2.Resize(size, antialias=True), middle]),
+            "resized": _torchvision("transforms.v2").RandomResizedCrop(size, scale=augmentation.scale, antialias=True),
+            "padded": partial(middle, size=size, share=1.0),
             "none": self.evaluation,
         }[augmentation.crop]
 
@@ -205,11 +204,24 @@ class _Cut(Dataset[Tensor | str]):
         if isinstance(pixels, str):
             return pixels
         if drawn is None:
-            return self.evaluation(pixels)[None]  # type: ignore[no-any-return]
+            return self.evaluation(pixels)[None]
         with torch.random.fork_rng(devices=[]):
             # torch.manual_seed would seed the GPU as well.
             torch.default_generator.manual_seed(sample_seed(*drawn))
             return torch.stack([self.training(pixels) for _ in range(self.views)])
+
+
+def middle(image: UInt8[Tensor, "channels height width"], size: int, share: float = 0.875) -> Tensor:
+    """The middle of an image, a square of this size that has this share of its shorter side; as torchvision resizes.
+
+    A very long image is shortened first: resized as a whole it could take gigabytes.
+    """
+    functional = _torchvision("transforms.v2.functional")
+    height, width = image.shape[1:]
+    height, width = (min(side, 4 * min(height, width) + side % 2) for side in (height, width))
+    resized = functional.resize(functional.center_crop(image, [height, width]), [round(size / share)], antialias=True)
+    cut: Tensor = functional.center_crop(resized, [size, size])
+    return cut
 
 
 def decoded(path: str, channels: int = 3) -> Tensor | str:
@@ -218,7 +230,7 @@ def decoded(path: str, channels: int = 3) -> Tensor | str:
 
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(path) as image:
-            converted = _of_eight_bits(image).convert("RGB" if channels == 3 else "L")
+            converted = _of_eight_bits(_upright(image)).convert("RGB" if channels == 3 else "L")
             pixels = torch.from_numpy(np.array(converted))
     except Exception as error:  # Whatever a damaged file makes Pillow raise.
         return f"{path} must be an image; it cannot be read ({_reason(error)})"
@@ -227,12 +239,24 @@ def decoded(path: str, channels: int = 3) -> Tensor | str:
 
 def _of_eight_bits(image: Any) -> Any:
     """Grey images of sixteen bits, which Pillow would cut off at 255."""
-    if not image.mode.startswith("I"):
+    if not image.mode.startswith(("I", "F")):
         return image
     from PIL import Image  # noqa: PLC0415
 
-    levels = (np.asarray(image).astype(np.float64) / 257).round().clip(0, 255)
-    return Image.fromarray(levels.astype(np.uint8))
+    levels = np.asarray(image)
+    if image.mode == "F" or levels.min() < 0 or levels.max() > 65535:
+        raise DataError("its pixels are neither of eight nor of sixteen bits")
+    return Image.fromarray((levels.astype(np.float64) / 257).round().astype(np.uint8))
+
+
+def _upright(image: Any) -> Any:
+    """As viewers show it: turned as the camera noted."""
+    from PIL import ImageOps  # noqa: PLC0415
+
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # Whatever a damaged note makes its parser raise: the pixels may be whole.
+        return image
 
 
 class _Decoded:
@@ -323,7 +347,9 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Why a file cannot be read: the system's words where it is the system that refuses."""
+    """Why a file cannot be read: the system's words where it is the system that refuses, ours where we do."""
+    if isinstance(error, DataError):
+        return str(error)
     return (isinstance(error, OSError) and error.strerror) or "damaged or none"
 
 

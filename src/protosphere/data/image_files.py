@@ -86,19 +86,18 @@ def _archive(path: Path, channels: int) -> list[Loaded]:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
-        images = {key: array for key, array in arrays.items() if array.ndim in (3, 4)}
-        if not images:
-            return [Loaded(str(path), None, f"{path} must hold arrays of images; it holds none")]
-        loaded = []
-        for key, array in images.items():
-            pixels = torch.from_numpy(as_bytes(array, f"{key} in {path.name}"))
-            pixels = _with_channels(pixels, channels)
-            loaded += [Loaded(f"{path}:{key}[{index}]", image) for index, image in enumerate(pixels)]
-    except DataError as error:
-        return [Loaded(str(path), None, str(error))]
     except Exception:  # Whatever a damaged archive makes NumPy raise.
         return [Loaded(str(path), None, f"{path} must be an .npz of plain arrays; it is damaged or none")]
-    return loaded
+    loaded = []
+    for key, array in arrays.items():
+        if array.ndim not in (3, 4):
+            continue
+        try:
+            pixels = _with_channels(torch.from_numpy(as_bytes(array, f"{key} in {path.name}")), channels)
+            loaded += [Loaded(f"{path}:{key}[{index}]", image) for index, image in enumerate(pixels)]
+        except DataError as error:
+            loaded.append(Loaded(f"{path}:{key}", None, str(error)))
+    return loaded or [Loaded(str(path), None, f"{path} must hold arrays of images; it holds none")]
 
 
 def _with_channels(images: Tensor, channels: int) -> Tensor:

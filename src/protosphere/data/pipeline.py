@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
@@ -62,6 +63,8 @@ class Augmentation:
             floats = images / 255
         else:
             boxes = self._boxes(count, height, width, device, generator)
+            if self.crop == "padded":
+                images = F.pad(images, [self.padding] * 4)
             flips = drawn(count) < self.flip if self.flip else None
             floats = augment.resized_crop(images, boxes, self.size, flips=flips)
         if any(self.jitter):

@@ -1,6 +1,6 @@
 """Evaluation: what a trained objective is worth, and what its geometry is."""
 
-from protosphere.evaluation.assessment import Assessment, assess
+from protosphere.evaluation.assessment import Assessment, assess, take_means
 from protosphere.evaluation.features import Outputs, outputs
 
-__all__ = ["Assessment", "Outputs", "assess", "outputs"]
+__all__ = ["Assessment", "Outputs", "assess", "outputs", "take_means"]

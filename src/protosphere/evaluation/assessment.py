@@ -78,6 +78,21 @@ def assess(
     return Assessment(numbers, _geometry(means, normalise(_prototypes(objective).float()), found, unit))
 
 
+def take_means(
+    objective: Objective, feed: Feed, *, batch: int = 512, progress: Callable[[float], None] = lambda _: None
+) -> None:
+    """Let a head that is class means take those of the clean images of a feed."""
+    head = objective.head
+    assert isinstance(head, MeanClassifier)
+    means = empty_means(*head.prototypes.shape, device=feed.device)
+    done = 0
+    for part in batch_outputs(objective, feed, batch=batch):
+        means = means.added(part.features, part.labels)
+        done += len(part.labels)
+        progress(done / len(feed))
+    head.take(means)
+
+
 def _prototypes(objective: Objective) -> Tensor:
     prototypes = objective.head.prototypes
     assert isinstance(prototypes, Tensor)

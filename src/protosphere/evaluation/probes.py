@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
@@ -14,7 +13,7 @@ from protosphere.classifiers import CosineClassifier, LinearClassifier, MeanClas
 from protosphere.data.feeds import Batch, Feed, index_batches
 from protosphere.evaluation.features import Samples, encoded, evaluating
 from protosphere.geometry import normalise
-from protosphere.losses import normface_loss
+from protosphere.losses import cross_entropy_loss, normface_loss
 from protosphere.metrics import measure
 from protosphere.training import Objective, Settings, train
 
@@ -209,7 +208,11 @@ def _trained(
         objective = Objective(encoder, head, lambda z, head, y: normface_loss(z, head.prototypes, y))  # type: ignore[arg-type]
     else:
         head = LinearClassifier(dim, classes)
-        objective = Objective(encoder, head, lambda z, head, y: F.cross_entropy(head(z).float(), y))
+        objective = Objective(
+            encoder,
+            head,
+            lambda z, head, y: cross_entropy_loss(z, head.prototypes, y, bias=head.bias),  # type: ignore[arg-type]
+        )
     with torch.enable_grad():
         for record in train(objective.to(feed.device), feed, settings):
             progress(record.epoch / settings.schedule.epochs)

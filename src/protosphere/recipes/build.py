@@ -19,6 +19,8 @@ from protosphere.recipes import schema
 from protosphere.training import Objective, Schedule, Settings
 from protosphere.training.objective import Loss
 
+# Mean and standard deviation of each channel.
+Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 _CONTRASTS = {"normface": normface_loss, "ntce": ntce_loss, "nonl": nonl_loss}
 _SAMPLES = {"scl": scl_loss, "proto": prototype_loss}
 
@@ -49,20 +51,26 @@ def _source(data: schema.Data, seed: int, *, download: bool) -> Source:
     return load(data.source, root=data.root, path=data.path, download=download)
 
 
-def build_feeds(recipe: schema.Recipe, source: Source, device: torch.device | str) -> tuple[Feed, Feed]:
+def build_feeds(
+    recipe: schema.Recipe, source: Source, device: torch.device | str, *, statistics: Statistics | None = None
+) -> tuple[Feed, Feed]:
     """The training and the test images, on their way to a device.
 
-    They are normalised by the statistics of the training part, folders by those of ImageNet.
+    Args:
+        recipe: what is done to them.
+        source: the images.
+        device: where they go.
+        statistics: what they are normalised by; else that of the training part, for folders that of ImageNet.
     """
     train, test = source.train, source.test
     if train.channels == 1 and (any(recipe.views.jitter) or recipe.views.grey_probability):
         raise schema.RecipeError("views.jitter and views.grey_probability are for images in colour; these are grey")
-    augmentation = build_augmentation(recipe, *normalisation(train))
+    augmentation = build_augmentation(recipe, *(statistics or normalisation(train)))
     first, second = (_feed(part, augmentation, device, recipe) for part in (train, test))
     return first, second
 
 
-def normalisation(part: Part) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def normalisation(part: Part) -> Statistics:
     """Mean and standard deviation of each channel that images are normalised by."""
     return part.channel_statistics() if isinstance(part, ImageSet) else (IMAGENET_MEAN, IMAGENET_STD)
 

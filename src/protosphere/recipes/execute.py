@@ -12,6 +12,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from protosphere import __version__
+from protosphere.classifiers import MeanClassifier
 from protosphere.data.feeds import Feed
 from protosphere.data.sources import Source
 from protosphere.evaluation import assess
@@ -71,11 +72,14 @@ def execute(
         names = list(source.train.class_names)
         mean, std = build.normalisation(source.train)
         data = {"train": len(source.train), "test": len(source.test), "fingerprint": source.train.fingerprint()}
+        data |= {"test_fingerprint": source.test.fingerprint()}
         data |= {"channels": source.train.channels, "mean": mean, "std": std}
         if checkpoint is not None:
             see_that_classes_agree(folder, names)
-            if folder.read_json("data.json")["fingerprint"] != data["fingerprint"]:
-                raise RunFolderError(f"{folder.path} must be resumed with its own training images; these are others")
+            see_that_images_agree(folder, source)
+            if read_facts(folder)["test_fingerprint"] != data["test_fingerprint"]:
+                raise RunFolderError(f"{folder.path} must be resumed with its own test images; these are others")
+        folder.write_recipe(recipe.to_yaml())  # Where data are may have changed.
         folder.write_json("machine.json", machine(device))
         folder.write_json("classes.json", names)
         folder.write_json("data.json", data)
@@ -95,6 +99,22 @@ def see_that_classes_agree(folder: RunFolder, names: list[str]) -> None:
     """Raise RunFolderError unless a run's classes are these, in this order."""
     if folder.read_json("classes.json") != names:
         raise RunFolderError(f"{folder.path} must have data of its own classes; these have others, or another order")
+
+
+def see_that_images_agree(folder: RunFolder, source: Source) -> None:
+    """Raise RunFolderError unless a run's training images are these. Others may be those that it was tested on."""
+    if read_facts(folder)["fingerprint"] != source.train.fingerprint():
+        raise RunFolderError(f"{folder.path} must be given its own training images; these are others")
+
+
+def read_facts(folder: RunFolder) -> dict[str, Any]:
+    """What a run has noted of its data. Raises RunFolderError where something is missing."""
+    facts = folder.read_json("data.json")
+    asked = ("train", "test", "fingerprint", "test_fingerprint", "channels", "mean", "std")
+    missing = [name for name in asked if not isinstance(facts, dict) or name not in facts]
+    if missing:
+        raise RunFolderError(f"data.json in {folder.path} must say {missing[0]}; it does not")
+    return dict(facts)
 
 
 def fresh_objective(recipe: Recipe, source: Source, device: torch.device | str) -> Objective:
@@ -169,5 +189,10 @@ def _record(
             folder.log({"kind": "evaluation", "step": progress.step, "epoch": epoch, "part": part} | numbers)
     due = progress.at_epoch_end and (epoch == total or epoch % recipe.save_every == 0)
     if due or progress.stopping:
+        if numbers is None and isinstance(objective.head, MeanClassifier):
+            # Those of an earlier evaluation are no longer the class means; whoever loads this has to take them.
+            objective.head.forget()
+            with progress.averaged():
+                objective.head.forget()
         save_checkpoint(folder.checkpoints, progress.step, *progress.checkpoint())
     return numbers

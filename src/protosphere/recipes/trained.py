@@ -8,12 +8,20 @@ from typing import Literal
 import torch
 from torch import nn
 
+from protosphere.classifiers import MeanClassifier
 from protosphere.data.feeds import Feed
 from protosphere.data.pipeline import Augmentation
-from protosphere.data.sources import Source
+from protosphere.data.sources import DataError, Source
+from protosphere.evaluation import take_means
 from protosphere.evaluation.probes import PROBES, Probe, Probed, probe
 from protosphere.recipes import build
-from protosphere.recipes.execute import fresh_objective, objective_of, see_that_classes_agree
+from protosphere.recipes.execute import (
+    fresh_objective,
+    objective_of,
+    read_facts,
+    see_that_classes_agree,
+    see_that_images_agree,
+)
 from protosphere.recipes.schema import Recipe, difference, from_yaml, with_settings
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import Checkpoint, load_checkpoint
@@ -31,6 +39,7 @@ class TrainedRun:
         train: the training images.
         test: the test images.
         step: of the checkpoint.
+        statistics: mean and standard deviation of each channel, by which images were normalised in training.
     """
 
     recipe: Recipe
@@ -39,6 +48,7 @@ class TrainedRun:
     train: Feed
     test: Feed
     step: int
+    statistics: build.Statistics
 
     def probed(
         self,
@@ -55,7 +65,7 @@ class TrainedRun:
         plain = {"count": 1, "jitter": (0.0, 0.0, 0.0, 0.0), "grey_probability": 0.0, "blur_probability": 0.0}
         recipe = self.recipe.model_copy(update={"views": self.recipe.views.model_copy(update=plain)})
         device = self.train.device
-        feeds = build.build_feeds(recipe, self.source, device)
+        feeds = build.build_feeds(recipe, self.source, device, statistics=self.statistics)
         settings = build.build_probe_settings(recipe, device=device)
         encoder = self.objective.encoder
         assert isinstance(encoder, nn.Sequential)  # As build_objective makes it: backbone, neck, projection.
@@ -84,15 +94,23 @@ class TrainedModel:
 
 
 def load_run(
-    path: Path | str, *, settings: Sequence[str] = (), device: torch.device | str = "cpu", download: bool = False
+    path: Path | str,
+    *,
+    settings: Sequence[str] = (),
+    device: torch.device | str = "cpu",
+    download: bool = False,
+    progress: Callable[[float], None] = lambda _: None,
 ) -> TrainedRun:
     """Take up a run and its data.
+
+    Where the head is class means and the run was saved between two evaluations, they are taken here.
 
     Args:
         path: its folder.
         settings: ``dotted.path=value`` in place of what the recipe says of where data are and the like.
         device: where to compute.
         download: fetch a data set that is not there.
+        progress: called with the share of the training images that class means were taken of.
 
     Raises:
         RunFolderError: it is no run, has no checkpoint, or one of another model.
@@ -107,21 +125,42 @@ def load_run(
     checkpoint = _checkpoint(folder)
     source = build.build_source(recipe, download=download)
     see_that_classes_agree(folder, list(source.train.class_names))
+    see_that_images_agree(folder, source)
     objective = _with_weights(fresh_objective(recipe, source, device), checkpoint, folder)
-    return TrainedRun(recipe, source, objective, *build.build_feeds(recipe, source, device), checkpoint.step)
+    data = read_facts(folder)
+    statistics = tuple(data["mean"]), tuple(data["std"])
+    train, test = build.build_feeds(recipe, source, device, statistics=statistics)
+    if isinstance(objective.head, MeanClassifier) and not objective.head.has_means:
+        take_means(objective, train, progress=progress)
+    return TrainedRun(recipe, source, objective, train, test, checkpoint.step, statistics)
 
 
-def load_model(path: Path | str, *, device: torch.device | str = "cpu") -> TrainedModel:
-    """Take up the model of a run; its data need not be there.
+def load_model(
+    path: Path | str, *, device: torch.device | str = "cpu", progress: Callable[[float], None] = lambda _: None
+) -> TrainedModel:
+    """Take up the model of a run. Its data need not be there, but for class means that :func:`load_run` has to take.
+
+    Args:
+        path: its folder.
+        device: where to compute.
+        progress: as :func:`load_run` has it.
 
     Raises:
-        RunFolderError: it is no run, has no checkpoint, or one of another model.
+        RunFolderError: it is no run, has no checkpoint, one of another model, or one without class means and no data.
     """
     folder = RunFolder(path)
     recipe, checkpoint = _recipe(folder), _checkpoint(folder)
-    names, data = folder.read_json("classes.json"), folder.read_json("data.json")
+    names, data = folder.read_json("classes.json"), read_facts(folder)
     objective = _with_weights(objective_of(recipe, len(names), data["channels"], device), checkpoint, folder)
     clean = build.build_augmentation(recipe, data["mean"], data["std"]).clean()
+    if isinstance(objective.head, MeanClassifier) and not objective.head.has_means:
+        try:
+            objective = load_run(path, device=device, progress=progress).objective
+        except DataError as error:
+            raise RunFolderError(
+                f"class means of {path} must be taken of its training images, since it stopped between evaluations; "
+                f"{error}"
+            ) from None
     return TrainedModel(recipe, objective.eval(), names, data["channels"], clean)
 
 

@@ -118,6 +118,8 @@ class RunFolder:
     def begin(self, recipe: str, *, differs: Callable[[str, str], str | None] = _differs) -> None:
         """Write the recipe of a new run, or see that the folder is of this one.
 
+        A run that came to nothing, without a record or a checkpoint, gives way to another.
+
         Args:
             recipe: its text.
             differs: says how the text in the folder differs from this one, or that it does not.
@@ -126,12 +128,19 @@ class RunFolder:
             RunFolderError: the folder holds another recipe, or things that are no run.
         """
         if self.recipe.exists():
+            if (self.path / "machine.json").exists() and not self.records() and not any(self.checkpoints.glob("*")):
+                self.write_recipe(recipe)
+                return
             how = differs(self.recipe.read_text(encoding="utf-8", errors="replace"), recipe)
             if how is not None:
                 raise RunFolderError(f"{self.path} must be a run of this recipe; it holds another one: {how}")
             return
         self._refuse_foreign()
         self.path.mkdir(parents=True, exist_ok=True)
+        self.write_recipe(recipe)
+
+    def write_recipe(self, recipe: str) -> None:
+        """Write the recipe, whole or not at all."""
         write_atomically(self.recipe, recipe.encode())
 
     def _refuse_foreign(self) -> None:
