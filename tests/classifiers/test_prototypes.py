@@ -102,6 +102,7 @@ def test_calibration_finds_the_likeliest_temperature(samples: tuple) -> None:
 
     found = classifier.calibrate(features[1::2], names[1::2]).temperature_
     assert found != classifier.temperature
+    assert classifier.partial_fit(features[:9], names[:9]).temperature_ == found, "more samples are no reason"
     assert classifier.fit(features[::2], names[::2]).temperature_ == classifier.temperature
     assert surprise(found) < min(surprise(found * 0.95), surprise(found * 1.05))
     assert classifier.get_params()["temperature"] == 0.1, "what was asked for is not what was found"
@@ -142,6 +143,15 @@ def test_saved_is_loaded(samples: tuple, classes: np.ndarray, tmp_path: Path) ->
     assert loaded.partial_fit(features, targets).weights_.sum() == 400
 
 
+def test_arrays_that_are_turned_round(samples: tuple) -> None:
+    features, names = samples
+    plain = PrototypeClassifier().fit(features, names)
+    turned = PrototypeClassifier().fit(features[::-1], names[::-1], sample_weight=np.ones(200)[::-1])
+    np.testing.assert_allclose(turned.prototypes_, plain.prototypes_, atol=1e-7)
+    sides = PrototypeClassifier().fit(features[:, ::-1], names)
+    np.testing.assert_allclose(sides.prototypes_, plain.prototypes_[:, ::-1], atol=1e-7)
+
+
 def test_in_a_pipeline() -> None:
     digits = load_digits()
     pipeline = make_pipeline(StandardScaler(), PrototypeClassifier()).fit(digits.data[:1000], digits.target[:1000])
@@ -165,6 +175,16 @@ def test_what_makes_no_sense(samples: tuple, tmp_path: Path) -> None:
         classifier.remove_class("dog")
     with pytest.raises(ValueError, match="X has 5 features, but PrototypeClassifier is expecting 6 features"):
         classifier.predict(features[:, :5])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        classifier.calibrate(features, names[:90])
+    with pytest.raises(ValueError, match="should be a 1d array"):
+        classifier.calibrate(features, np.stack([names, names], 1))
+    with pytest.raises(ValueError, match="a class must be named as the others are, such as 'ant'; got 1"):
+        PrototypeClassifier().partial_fit(features, np.sort(names), classes=[1, 2])
+    with pytest.raises(ValueError, match="classes must all be different; some are not"):
+        PrototypeClassifier.from_means(class_means(torch.eye(3), torch.arange(3), num_classes=3), ["a", "a", "b"])
+    with pytest.raises(ValueError, match="rule must be 'cosine' or 'nearest'; got 'other'"):
+        clone(classifier).fit(features, names).set_params(rule="other").predict(features)
     with pytest.raises(ValueError, match="labels to calibrate with must be classes of the classifier"):
         classifier.calibrate(features, np.full(200, "dog"))
     with pytest.raises(ValueError, match="a classifier must keep a class; this is its last"):

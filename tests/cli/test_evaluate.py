@@ -42,6 +42,21 @@ def test_what_was_logged_is_found_again(runs: Path, loss: str) -> None:
     assert f"Weakest classes: {found['weakest'][0]['name']} " in shown
 
 
+def test_a_run_with_a_validation_part_is_tested_in_the_end(tmp_path: Path) -> None:
+    share = ["--set", "data.validation_share=0.2"]
+    assert runner.invoke(app, ["train", "digits-ce", "--out", str(tmp_path / "run"), *SHORT, *share]).exit_code == 0
+    command = ["evaluate", str(tmp_path / "run"), "--device", "cpu"]
+    own, tested = (
+        json.loads(runner.invoke(app, [*command, "--json", *more]).stdout) for more in ([], ["--images", "test"])
+    )
+    assert own["numbers"]["test_accuracy"] == latest(tmp_path / "run")["test_accuracy"]
+    assert (own["images"], tested["images"]) == ("validation", "test")
+    assert own["numbers"]["train_accuracy"] == tested["numbers"]["train_accuracy"]
+    assert own["numbers"]["test_accuracy"] != tested["numbers"]["test_accuracy"]
+    shown = runner.invoke(app, [*command, "--images", "test"]).stdout
+    assert f"test accuracy               {100 * tested['numbers']['test_accuracy']:6.2f} %" in shown
+
+
 def test_other_classifiers(runs: Path) -> None:
     command = [
         "evaluate",

@@ -78,6 +78,10 @@ def test_classes_that_are_numbers(files: Path) -> None:
     saved = files / "classifier.safetensors"
     _said("build", files / "plain.npz", "--out", saved)
     _said("add", saved, "7", files / "dogs.npz")
+    with np.load(files / "train.npz") as train:
+        np.savez(files / "bytes.npz", features=train["features"], labels=np.array([b"a", b"b", b"c"])[train["labels"]])
+    _said("build", files / "bytes.npz", "--out", files / "texts.safetensors")
+    assert PrototypeClassifier.load(files / "texts.safetensors").classes_.tolist() == ["a", "b", "c"]
     assert PrototypeClassifier.load(saved).classes_.tolist() == [0, 1, 2, 7]
 
 
@@ -86,6 +90,7 @@ def test_what_is_refused(files: Path) -> None:
     saved = files / "classifier.safetensors"
     _said("build", files / "train.npz", "--out", saved)
     content = saved.read_bytes()
+    (files / "mine.classes.json").write_text("mine")
     np.savez(files / "narrow.npz", features=np.ones((4, 5), np.float32), labels=np.zeros(4, int))
     np.savez(files / "bad.npz", features=np.full((4, 8), np.nan, np.float32), labels=np.zeros(4, int))
     rows = np.eye(8, dtype=np.float32)[:4]
@@ -101,6 +106,8 @@ def test_what_is_refused(files: Path) -> None:
             "must be whole numbers or texts, one a sample, (4,); got",
         ),
         (["build", files / "test.npz", "--out", files / "train.npz"], "--out must be new, or a classifier to replace;"),
+        (["export", saved, files / "train.npz"], "a classifier is exported to an .onnx file; got"),
+        (["export", saved, files / "mine.onnx"], "mine.classes.json must be new"),
         (["remove", saved, "dog"], "a class that is removed must be there; there is no 'dog'"),
         (["add", saved, "bee", files / "dogs.npz"], "there is a class 'bee' already"),
         (["add", saved, "dog", files / "narrow.npz"], "X has 5 features, but PrototypeClassifier is expecting 8"),

@@ -454,3 +454,7 @@ def test_a_very_long_image_is_shortened_before_it_is_enlarged(monkeypatch: pytes
     assert (found.float() - expected.float()).abs().mean() < 3
     tall = middle(image.mT.contiguous(), 16)
     assert (tall.int() - found.mT.int()).abs().max() <= 1, "to rounding of bytes"
+
+
+def test_the_statistics_of_imagenet() -> None:
+    assert (IMAGENET_MEAN, IMAGENET_STD) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

@@ -10,6 +10,7 @@ from protosphere.data.pipeline import Augmentation
 from protosphere.data.sources import synthetic
 from protosphere.encoders import backbone
 from protosphere.evaluation import assess, outputs
+from protosphere.evaluation.probes import FeatureFeed
 from protosphere.metrics import measure
 from protosphere.training import Objective
 
@@ -141,3 +142,12 @@ def test_drawn_samples_are_spread_over_classes(objective: Objective) -> None:
         "sample_labels"
     ]
     assert torch.bincount(labels.long()).tolist() == [400] * CLASSES
+
+
+def test_the_nearest_mean_is_nearest_by_distance() -> None:
+    """A class that spreads has a short mean: by the product a sample at 50° would be of the class at 0°."""
+    angles = torch.deg2rad(torch.tensor([0.0, 0.0, 30.0, 150.0, 50.0]))
+    features, labels = torch.stack([angles.cos(), angles.sin()], 1), torch.tensor([0, 0, 1, 1, 1])
+    objective = Objective(torch.nn.Identity(), CosineClassifier(2, 2), lambda features, *_: features.sum())
+    train, test = FeatureFeed(features[:4], labels[:4]), FeatureFeed(features[4:], labels[4:])
+    assert assess(objective, train, test).numbers["nearest_mean_accuracy"] == 1

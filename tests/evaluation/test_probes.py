@@ -15,7 +15,7 @@ from protosphere.data.sources import load
 from protosphere.encoders import backbone
 from protosphere.evaluation import outputs
 from protosphere.evaluation.features import Samples
-from protosphere.evaluation.probes import PROBES, FeatureFeed, _Neighbours, probe
+from protosphere.evaluation.probes import PROBES, FeatureFeed, _Neighbours, _trained, probe
 from protosphere.training import Objective, Schedule, Settings
 
 TRAINED = ("linear", "normalised", "cached")
@@ -157,3 +157,16 @@ def test_neighbours_vote_by_how_near_they_are() -> None:
     bank = torch.tensor([[1.0, 0.0], [0.5, 3**0.5 / 2], [0.5, -(3**0.5) / 2]])
     votes = _Neighbours(Samples(bank, torch.tensor([0, 1, 1])), 2)(torch.tensor([[2.0, 0.0]]))
     torch.testing.assert_close(votes[0, 1] / votes[0, 0], torch.tensor(2.0) * torch.tensor(-0.5 / 0.07).exp())
+
+
+@pytest.mark.parametrize("name", ["cached", "normalised"])
+def test_only_encoders_are_rounded(name: str) -> None:
+    """On features as they are, the precision that is asked for the encoder makes no difference."""
+    torch.manual_seed(0)
+    labels = torch.arange(600) % 20
+    feed = FeatureFeed(torch.randn(20, 32)[labels] + torch.randn(600, 32), labels)
+    one, other = (
+        _trained(name, torch.nn.Identity(), feed, replace(SETTINGS, precision=precision), 32, 20, lambda _: None)
+        for precision in ("float32", "bfloat16")
+    )
+    torch.testing.assert_close(one.prototypes, other.prototypes, rtol=0, atol=1e-5)

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from protosphere import losses
 from protosphere.data.sources import synthetic
+from protosphere.geometry import cosines
 from protosphere.recipes import build, catalog
-from protosphere.recipes.schema import Recipe, RecipeError, from_yaml, with_settings
+from protosphere.recipes.schema import Recipe, RecipeError, difference, from_yaml, with_settings
 from protosphere.training import train
 
 
@@ -29,32 +31,132 @@ def test_every_recipe_builds_round_trips_and_runs(name: str) -> None:
     assert objective.scores(images).shape == (20, 5)
 
 
-def test_the_papers_settings() -> None:
-    recipe = catalog.recipe("cifar100-nonl")
-    how = recipe.optimisation
-    assert (how.epochs, how.batch, how.rate, how.momentum, how.weight_decay) == (1000, 512, 0.2, 0.9, 1e-4)
-    assert (recipe.encoder.backbone, recipe.encoder.stem, recipe.encoder.neck) == ("resnet18", "cifar", "none")
+# The paper's settings, family by family: encoder, epochs, batch, rate, warm-up, size and views, projection, probe.
+_BEST = {
+    "cifar10": {"normface": 0.6, "ntce": 0.6, "nonl": 0.2},
+    "cifar100": {"normface": 0.3, "ntce": 0.2, "nonl": 0.1},
+}
+_CIFAR_PROBE, _IMAGENET_PROBE = (100, (60, 75, 90)), (90, (30, 60, 80))
+_PAPER = {
+    "cifar10": ("resnet18", 1000, 512, 0.2, 0, 32, None),
+    "cifar100": ("resnet18", 1000, 512, 0.2, 0, 32, None),
+    "imagenet100": ("resnet50", 500, 1024, 0.4, 10, 224, 0.2),
+    "imagenet100-resnet101": ("resnet101", 500, 1024, 0.4, 10, 224, 0.2),
+    "imagenet100-resnet152": ("resnet152", 500, 1024, 0.4, 10, 224, 0.2),
+    "imagenet1k": ("resnet50", 500, 2048, 0.8, 10, 224, 0.1),
+    "imagenet1k-4096": ("resnet50", 500, 4096, 1.6, 10, 224, 0.1),
+    "imagenet1k-8192": ("resnet50", 500, 8192, 3.2, 10, 224, 0.1),
+}
+_CONTRASTIVE = {
+    "cifar10": ("resnet18", 1000, 512, 0.05, 0, 32, 5.0),
+    "cifar100": ("resnet18", 1000, 512, 0.05, 0, 32, 5.0),
+    "imagenet100": ("resnet50", 500, 1024, 3.2, 10, 224, 2.0),
+    "imagenet1k": ("resnet50", 500, 2048, 0.8, 5, 224, 0.8),
+}
+
+
+def _see_that_the_papers(
+    recipe: Recipe, backbone: str, epochs: int, batch: int, rate: float, warm: int, size: int
+) -> None:
+    how, small = recipe.optimisation, size == 32
+    assert (recipe.encoder.backbone, how.epochs, how.batch, recipe.views.size) == (backbone, epochs, batch, size)
+    assert how.rate == pytest.approx(rate)
+    assert (how.optimizer, how.momentum, how.weight_decay, how.schedule) == ("sgd", 0.9, 1e-4, "cosine")
+    assert (how.warmup_epochs, how.warmup_rate, how.final_share) == (warm, 0.01, 1e-3)
+    assert recipe.encoder.stem == ("cifar" if small else "imagenet")
     assert (recipe.views.crop, recipe.views.scale, recipe.views.flip) == ("resized", (0.2, 1.0), 0.5)
-    settings = build.build_settings(recipe)
-    assert settings.schedule.at_epoch(1000) == pytest.approx(0.2e-3)
+    assert (recipe.data.classes is None) == (not recipe.name.startswith("imagenet100"))
+    assert (recipe.seed, recipe.loss.label_smoothing) == (42, 0)
+
+
+@pytest.mark.parametrize("family", _PAPER)
+@pytest.mark.parametrize("loss", catalog.CLASSIFIER_LOSSES)
+def test_the_papers_settings(family: str, loss: str) -> None:
+    *settings, temperature = _PAPER[family]
+    recipe = catalog.recipe(f"{family}-{loss}")
+    _see_that_the_papers(recipe, *settings)
+    assert (recipe.encoder.neck, recipe.encoder.projection, recipe.views.count) == ("none", "none", 1)
+    assert not any(recipe.views.jitter)
+    assert (recipe.views.grey_probability, recipe.views.blur_probability) == (0, 0)
+    if loss in ("normface", "ntce", "nonl"):
+        assert recipe.loss.temperature == (temperature or _BEST[family][loss])
+
+
+@pytest.mark.parametrize("family", _CONTRASTIVE)
+@pytest.mark.parametrize("loss", catalog.CONTRASTIVE_LOSSES)
+def test_the_papers_settings_for_contrastive_training(family: str, loss: str) -> None:
+    *settings, rate = _CONTRASTIVE[family]
+    recipe = catalog.recipe(f"{family}-{loss}")
+    _see_that_the_papers(recipe, *settings)
+    views, small = recipe.views, family.startswith("cifar")
+    assert (views.count, views.jitter, views.jitter_probability) == (2, (0.4, 0.4, 0.4, 0.1), 0.8)
+    assert (views.grey_probability, views.blur_probability > 0) == (0.2, not small)
+    assert recipe.loss.temperature == 0.1
+    objective = build.build_objective(recipe, num_classes=10, in_channels=3)
+    assert [layer.out_features for layer in objective.encoder[-1] if hasattr(layer, "out_features")] == [
+        512 if small else 2048,
+        128,
+    ]
+    probe = build.build_probe_settings(recipe)
+    assert (probe.schedule.epochs, probe.schedule.milestones) == (_CIFAR_PROBE if small else _IMAGENET_PROBE)
+    assert (probe.schedule.rate, probe.schedule.gamma, probe.schedule.kind) == (rate, 0.2, "steps")
+    assert (probe.optimizer, probe.momentum, probe.weight_decay) == ("sgd", 0.9, 0.0)
+
+
+def test_recipes_beside_the_papers() -> None:
     strong = catalog.recipe("cifar100-strong-ce")
     assert (strong.optimisation.epochs, strong.optimisation.weight_decay, strong.views.crop) == (200, 5e-4, "padded")
-
-
-def test_the_papers_settings_for_imagenet() -> None:
-    for name, backbone, batch, temperature in (
-        ("imagenet100-nonl", "resnet50", 1024, 0.2),
-        ("imagenet100-resnet152-ce", "resnet152", 1024, 0.2),
-        ("imagenet1k-ntce", "resnet50", 2048, 0.1),
-        ("imagenet1k-8192-nonl", "resnet50", 8192, 0.1),
-    ):
-        recipe = catalog.recipe(name)
-        how = recipe.optimisation
-        assert (recipe.encoder.backbone, how.batch, recipe.loss.temperature) == (backbone, batch, temperature)
-        assert (how.epochs, how.rate, how.warmup_epochs, how.warmup_rate) == (500, 0.1 * batch / 256, 10, 0.01)
-        assert (recipe.views.size, recipe.views.crop, recipe.encoder.stem) == (224, "resized", "imagenet")
-        assert (recipe.data.classes is None) == name.startswith("imagenet1k")
     assert catalog.recipe("cifar100-strong-ce-smooth").loss.label_smoothing == 0.1
+    for family in ("cifar10", "cifar100", "imagenet100", "imagenet1k"):
+        neck, plain = catalog.recipe(f"{family}-etf-dr-batchnorm"), catalog.recipe(f"{family}-etf-dr")
+        assert neck.encoder.neck == "batchnorm"
+        named = neck.model_copy(update={"name": plain.name})
+        assert difference(plain, named) == "encoder.neck is none there and batchnorm here"
+
+
+def test_every_setting_arrives() -> None:
+    """None of these is a default."""
+    asked = {
+        "batch": 12, "accumulate": 3, "optimizer": "adamw", "momentum": 0.7, "weight_decay": 0.03, "clip": 0.5,
+        "average": 0.99, "precision": "bfloat16", "execution": "compiled",
+    }  # fmt: skip
+    planned = {"rate": 0.7, "epochs": 7, "final_share": 0.2, "warmup_epochs": 2, "warmup_rate": 0.3, "gamma": 0.4}
+    settings = [f"optimisation.{name}={value}" for name, value in (asked | planned).items()]
+    recipe = with_settings(catalog.recipe("digits-ce"), [*settings, "optimisation.milestones=[3]", "seed=5"])
+    found = build.build_settings(recipe, report_every=9)
+    assert {name: getattr(found, name) for name in asked} == asked
+    assert {name: getattr(found.schedule, name) for name in planned} == planned
+    assert (found.schedule.milestones, found.seed, found.report_every) == ((3,), 5, 9)
+    probe = build.build_probe_settings(recipe)
+    assert (probe.accumulate, probe.optimizer, probe.momentum, probe.weight_decay) == (1, "sgd", 0.9, 0.0)
+    assert (probe.clip, probe.average, probe.batch, probe.schedule.gamma) == (None, None, 64, 0.2)
+
+
+@pytest.mark.parametrize("kind", ["normface", "ntce", "nonl", "scl", "proto"])
+def test_the_temperature_is_that_of_loss_and_head(kind: str) -> None:
+    recipe = with_settings(catalog.recipe("digits-ce"), [f"loss.kind={kind}"])
+    recipe = with_settings(recipe, ["loss.temperature=0.37"])
+    objective = build.build_objective(recipe, num_classes=3, in_channels=1)
+    torch.manual_seed(0)
+    features, labels = torch.randn(12, 64), torch.arange(12) % 3
+    with torch.no_grad():
+        objective.head.prototypes.copy_(torch.randn(3, 64))
+    others = (labels,) if kind in ("scl", "proto") else (objective.head.prototypes, labels)
+    function = getattr(losses, f"{'prototype' if kind == 'proto' else kind}_loss")
+    torch.testing.assert_close(
+        objective.loss(features, objective.head, labels), function(features, *others, temperature=0.37)
+    )
+    torch.testing.assert_close(objective.head(features), cosines(features, objective.head.prototypes) / 0.37)
+
+
+def test_the_blur_is_a_tenth_of_the_image_wide() -> None:
+    widths = {
+        size: build.build_augmentation(
+            with_settings(catalog.recipe("imagenet1k-scl"), [f"views.size={size}"]), [0.5], [1.0]
+        ).blur_kernel
+        for size in (224, 32, 64)
+    }
+    assert widths == {224: 23, 32: 3, 64: 7}
 
 
 def test_steps_of_the_learning_rate() -> None:
@@ -92,6 +194,12 @@ def test_a_validation_part_takes_the_place_of_the_test() -> None:
     recipe = with_settings(catalog.recipe("digits-ce"), ["data.validation_share=0.2"])
     whole, held = build.build_source(catalog.recipe("digits-ce")), build.build_source(recipe)
     assert len(held.train) + len(held.test) == len(whole.train)
+    other = build.build_source(with_settings(recipe, ["seed=7"]))
+    assert len(other.test) == len(held.test)
+    assert not torch.equal(other.test.images, held.test.images), "another seed, another part"
+    tested = build.build_source(recipe, tested="test")
+    assert torch.equal(tested.test.images, whole.test.images)
+    assert torch.equal(tested.train.images, held.train.images)
 
 
 @pytest.mark.bad_input
@@ -123,7 +231,7 @@ def test_a_validation_part_takes_the_place_of_the_test() -> None:
         (["views.scale=[0.5, 0.2]"], "views.scale must be two shares of the area, the smaller first"),
         (["views.scale=[0.5, 1.2]"], "views.scale must be two shares of the area, the smaller first"),
         (["views.jitter=[0.4, 0.4, 0.4, 0.6]"], "views.jitter must be three strengths of 0 to 1 and a turn"),
-        (["views.padding=99"], "views.padding must not exceed views.size"),
+        (["views.crop=padded", "views.padding=99"], "views.padding must not exceed views.size"),
         (["optimisation.milestones=[-3]"], "milestones must be epochs, from 1 on"),
         (["loss.temperature=.inf"], "loss.temperature must be otherwise: input should be a finite number"),
         (["optimisation.rate=.nan"], "optimisation.rate must be otherwise: input should be"),

@@ -16,7 +16,13 @@ from protosphere.classifiers.class_means import ClassMeans, class_means
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+    from sklearn.utils.validation import (
+        _check_sample_weight,
+        check_consistent_length,
+        check_is_fitted,
+        column_or_1d,
+        validate_data,
+    )
 except ImportError as error:  # pragma: no cover
     raise ImportError('PrototypeClassifier needs scikit-learn: pip install "protosphere[train]"') from error
 
@@ -99,7 +105,7 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features, targets, weights = self._checked(X, y, sample_weight, reset=first)
         known = np.asarray([] if first else self.classes_, dtype=targets.dtype if first else None)
         for names in (targets,) if classes is None else (targets, np.asarray(classes)):
-            _see_that_of_a_kind(names, known)
+            _see_that_of_a_kind(names, targets if first else known)
         asked = targets if classes is None else np.concatenate([np.asarray(classes), targets])
         union = np.unique(np.concatenate([known, asked])) if len(known) else np.unique(asked)
         means = _means(features, np.searchsorted(union, targets), len(union), weights)
@@ -193,7 +199,8 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ValueError: a label is no class of the classifier.
         """
         scores = torch.from_numpy(self.scores(X).astype(np.float64))
-        targets = np.asarray(y)
+        targets = column_or_1d(y)
+        check_consistent_length(scores, targets)
         labels = np.searchsorted(self.classes_, targets).clip(max=len(self.classes_) - 1)
         if not bool(np.all(self.classes_[labels] == targets)):
             raise ValueError("labels to calibrate with must be classes of the classifier; some are not")
@@ -276,6 +283,8 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names = np.array(classes)
         if names.shape != means.weights.shape:
             raise ValueError(f"classes must be one a mean, {len(means.weights)}; got {names.shape}")
+        if len(np.unique(names)) < len(names):
+            raise ValueError("classes must all be different; some are not")
         order = np.argsort(names, kind="stable")
         classifier = cls(**options)
         classifier.n_features_in_ = means.sums.shape[1]
@@ -285,6 +294,7 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _linear(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Scores of unit features are weight @ u + bias."""
+        self._check_options()
         means = np.nan_to_num(self.prototypes_)
         absent = np.where(self.weights_ > 0, 0.0, -np.inf)
         if self.rule == "cosine":
@@ -350,6 +360,8 @@ def _means(features: NDArray[Any], labels: NDArray[Any], count: int, weights: ND
 
 def _tensor(array: NDArray[Any]) -> Tensor:
     """The array as a tensor on the same memory; nothing is written to it, so it may be mapped read-only."""
+    if min(array.strides, default=0) < 0:  # Of an array turned round, which torch does not take.
+        array = array.copy()
     with warnings.catch_warnings(action="ignore", category=UserWarning):
         return torch.from_numpy(array)
 

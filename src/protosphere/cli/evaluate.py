@@ -32,6 +32,9 @@ def evaluate(
             "normalised, cached, neighbours, with commas."
         ),
     ] = None,
+    images: Annotated[
+        str | None, typer.Option(help="'test', for a run that was evaluated on a validation part until now.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Evaluate a run: accuracies, its weakest classes, and how near it is to neural collapse."""
@@ -46,9 +49,16 @@ def evaluate(
         from protosphere.recipes.trained import load_run
 
         names = _probes(classifiers)
+        if images not in (None, "test"):
+            raise ValueError(f"--images must be test, or left out; got {images}")
         with bar_of("loading the run") as progress:
             taken = load_run(
-                run, settings=settings or [], device=device_named(device), download=download, progress=progress
+                run,
+                settings=settings or [],
+                device=device_named(device),
+                download=download,
+                tested="as trained" if images is None else "test",
+                progress=progress,
             )
         with bar_of("evaluating") as progress:
             found = assess(taken.objective, taken.train, taken.test, metrics=taken.recipe.metrics, progress=progress)
@@ -58,12 +68,12 @@ def evaluate(
                 results.append(result)
                 # One may take hours; those that are through are not lost with it.
                 typer.echo(f"{result.name}, {_ON[result.space]}: {_numbers(result)}", err=True)
-    record = _record(taken, found) | {"classifiers": [asdict(result) for result in results]}
+    part = "validation" if taken.recipe.data.validation_share and images is None else "test"
+    record = _record(taken, found) | {"images": part, "classifiers": [asdict(result) for result in results]}
     if as_json:
         typer.echo(json.dumps(record, indent=1, ensure_ascii=False))
         return
     console = Console(highlight=False, soft_wrap=True)
-    part = "validation" if taken.recipe.data.validation_share else "test"
     console.print(f"{taken.recipe.name} after step {taken.step}: {len(taken.test):,} {part} images", markup=False)
     for name, label in (
         ("test_accuracy", f"{part} accuracy"),

@@ -131,11 +131,16 @@ def export(file: File, out: Annotated[Path, typer.Argument(help="Where to write 
 
     with told():
         from protosphere.classifiers.onnx import export_onnx
+        from protosphere.runs.folder import write_atomically
 
+        names = out.with_suffix(".classes.json")
+        if out.suffix != ".onnx":
+            raise ValueError(f"a classifier is exported to an .onnx file; got {out}")
+        if names.exists() and not out.exists():
+            raise ValueError(f"{names} must be new, since the names of the classes are written there; it is not")
         classifier = _load(file)
         export_onnx(classifier, out)
-        names = out.with_suffix(".classes.json")
-        names.write_text(json.dumps(classifier.classes_.tolist(), ensure_ascii=False) + "\n", encoding="utf-8")
+        write_atomically(names, (json.dumps(classifier.classes_.tolist(), ensure_ascii=False) + "\n").encode())
     typer.echo(f"{len(classifier.classes_):,} classes exported as {out}, their names as {names}")
 
 
@@ -210,6 +215,8 @@ def _read(file: Path, features: str, labels: str | None) -> "tuple[np.ndarray, n
             f"labels in {file.name} must be whole numbers or texts, one a sample, ({len(inputs)},); "
             f"got {targets.shape} of {targets.dtype}"
         )
+    if targets.dtype.kind == "S":
+        targets = np.char.decode(targets, "utf-8")
     if content.class_names is None or targets.dtype.kind not in "iu":
         return inputs, targets
     if targets.min() < 0 or targets.max() >= len(content.class_names):

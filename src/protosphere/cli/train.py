@@ -124,7 +124,7 @@ def recipe_named(name: str, settings: list[str]) -> "Recipe":
     from protosphere.recipes.schema import RecipeError, from_yaml, with_settings
 
     path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
+    if name in catalog.names() or (path.suffix not in (".yaml", ".yml") and not path.is_file()):
         return with_settings(catalog.recipe(name), settings)
     try:
         text = path.read_text(encoding="utf-8")

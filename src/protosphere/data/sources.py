@@ -201,7 +201,7 @@ def hold_out(part: SomePart, share: float, *, seed: int = 0) -> tuple[SomePart, 
         count = round(share * len(own))
         if not 0 < count < len(own):
             numbers = f"it has {len(own)} and {count} are held out"
-            raise DataError(f"class {index} must have samples on both sides; {numbers}")
+            raise DataError(f"class {part.class_names[index]} must have samples on both sides; {numbers}")
         held[own[torch.randperm(len(own), generator=generator)[:count]]] = True
     return part.chosen(torch.nonzero(~held).flatten()), part.chosen(torch.nonzero(held).flatten())
 

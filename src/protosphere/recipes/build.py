@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -25,8 +26,15 @@ _CONTRASTS = {"normface": normface_loss, "ntce": ntce_loss, "nonl": nonl_loss}
 _SAMPLES = {"scl": scl_loss, "proto": prototype_loss}
 
 
-def build_source(recipe: schema.Recipe, *, download: bool = False) -> Source:
+def build_source(
+    recipe: schema.Recipe, *, download: bool = False, tested: Literal["as trained", "test"] = "as trained"
+) -> Source:
     """The data, with the validation part in the test's place where the recipe holds one out.
+
+    Args:
+        recipe: what they are.
+        download: fetch a set that is not there.
+        tested: ``"test"`` leaves the test images in their place.
 
     Raises:
         DataError: they are not there, make no sense, or have a class without training images.
@@ -39,7 +47,7 @@ def build_source(recipe: schema.Recipe, *, download: bool = False) -> Source:
     if not recipe.data.validation_share:
         return source
     train, held = hold_out(source.train, recipe.data.validation_share, seed=recipe.seed)
-    return Source(source.name, train, held)
+    return Source(source.name, train, source.test if tested == "test" else held)
 
 
 def _source(data: schema.Data, seed: int, *, download: bool) -> Source:

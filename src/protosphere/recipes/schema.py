@@ -140,7 +140,7 @@ class Recipe(_Part):
             raise ValueError("views.scale must be two shares of the area, the smaller first")
         if min(self.views.jitter) < 0 or self.views.jitter[3] > 0.5 or max(self.views.jitter[:3]) > 1:
             raise ValueError("views.jitter must be three strengths of 0 to 1 and a turn of the hue of 0 to 0.5")
-        if self.views.padding > self.views.size:
+        if self.views.crop == "padded" and self.views.padding > self.views.size:
             raise ValueError("views.padding must not exceed views.size")
         if self.views.blur_probability and self.views.size < 4:
             raise ValueError("views.blur_probability is for images of four pixels or more")

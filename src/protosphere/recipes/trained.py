@@ -99,6 +99,7 @@ def load_run(
     settings: Sequence[str] = (),
     device: torch.device | str = "cpu",
     download: bool = False,
+    tested: Literal["as trained", "test"] = "as trained",
     progress: Callable[[float], None] = lambda _: None,
 ) -> TrainedRun:
     """Take up a run and its data.
@@ -110,6 +111,7 @@ def load_run(
         settings: ``dotted.path=value`` in place of what the recipe says of where data are and the like.
         device: where to compute.
         download: fetch a data set that is not there.
+        tested: ``"test"`` has the test images also of a run that was evaluated on a validation part.
         progress: called with the share of the training images that class means were taken of.
 
     Raises:
@@ -123,7 +125,7 @@ def load_run(
     if changed := difference(own, recipe):
         raise RunFolderError(f"settings must leave what was trained as it is; {changed}")
     checkpoint = _checkpoint(folder)
-    source = build.build_source(recipe, download=download)
+    source = build.build_source(recipe, download=download, tested=tested)
     see_that_classes_agree(folder, list(source.train.class_names))
     see_that_images_agree(folder, source)
     objective = _with_weights(fresh_objective(recipe, source, device), checkpoint, folder)
