@@ -112,6 +112,13 @@ def test_other_sizes_and_colours_are_converted(run: Path, images: Path, tmp_path
     assert row["class"] == own["class"]
 
 
+def test_one_image_in_colour_is_one_image(run: Path, images: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "one.npz", x=np.array(Image.open(images / "03.png").convert("RGB")))
+    (row,) = _rows(run, tmp_path / "one.npz")
+    (own,) = _rows(run, images / "03.png")
+    assert (row["class"], row["confidence"]) == (own["class"], own["confidence"])
+
+
 def test_bad_files_are_told_and_the_rest_goes_on(run: Path, images: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"\x89PNG nothing")
     np.savez(tmp_path / "numbers.npz", x=np.zeros(3))

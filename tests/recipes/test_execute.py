@@ -1,6 +1,7 @@
 """A recipe in a run folder: other sources, other circumstances, folders of images from end to end."""
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,16 @@ def test_a_folder_of_images(images: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.bad_input
+def test_a_folder_without_test_images_and_a_validation_part(images: Path, tmp_path: Path) -> None:
+    shutil.rmtree(images / "val")
+    folder = ["data.source=folder", f"data.path={images}", "data.workers=0", "data.validation_share=0.25", *TINY]
+    recipe = with_settings(catalog.recipe("cifar10-ce"), [*folder, "encoder.stem=imagenet"])
+    _run(recipe, tmp_path / "run", start="fresh")
+    assert len(load_run(tmp_path / "run").test) == 6
+    with pytest.raises(DataError, match="there must be test images in"):
+        load_run(tmp_path / "run", tested="test")
+
+
 def test_an_unreadable_image_is_named_and_a_list_that_does_not_match(images: Path, tmp_path: Path) -> None:
     settings = [f"data.path={images}", "data.classes=null", "data.workers=0", "views.size=16"]
     recipe = with_settings(

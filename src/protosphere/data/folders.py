@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -70,16 +70,19 @@ class ImageFiles:
         return replace(self, paths=tuple(self.paths[one] for one in index.tolist()), labels=self.labels[index])
 
 
-def load_folder(path: Path | str, *, classes: Path | str | None = None) -> tuple[ImageFiles, ImageFiles]:
+def load_folder(
+    path: Path | str, *, classes: Path | str | None = None, test_part: Literal["needed", "optional"] = "needed"
+) -> tuple[ImageFiles, ImageFiles]:
     """Find the images of PATH/train/CLASS and PATH/val/CLASS, or PATH/test/CLASS where there is no val.
 
     Args:
         path: the folder.
         classes: a text file with a class folder a line, its name alone or before other words; only these are taken,
             and labels follow its order. Without it all of train are, sorted.
+        test_part: whether there must be a folder val or test.
 
     Returns:
-        The images to train with, and those to evaluate with.
+        The images to train with, and those to evaluate with, if any.
 
     Raises:
         DataError: something is not there, or the two parts and the list do not agree.
@@ -91,17 +94,20 @@ def load_folder(path: Path | str, *, classes: Path | str | None = None) -> tuple
         raise DataError(f"{root} must be a folder of images; there is none")
     if not train.is_dir():
         raise DataError(f"{root} must have a folder train; it is not there")
-    if not test.is_dir():
+    if not test.is_dir() and test_part == "needed":
         raise DataError(f"{root} must have a folder val or test; neither is there")
-    present = {part: _folders(part) for part in (train, test)}
+    present = {part: _folders(part) for part in (train, test) if part.is_dir()}
     names = present[train] if classes is None else _listed(Path(classes).expanduser(), present[train])
     for part, own in present.items():
         if missing := _without(names, own):
             numbers = f"it lacks {len(missing)} ({_few(missing)})"
             raise DataError(f"{part} must have a folder for each of the {len(names)} classes; {numbers}")
+    images = _image_files(train, names)
+    if test not in present:
+        return images, images.chosen(torch.empty(0, dtype=torch.long))
     if classes is None and (unknown := _without(present[test], names)):
         raise DataError(f"{test} must have the classes of train only; got {len(unknown)} more ({_few(unknown)})")
-    return _image_files(train, names), _image_files(test, names)
+    return images, _image_files(test, names)
 
 
 class FileFeed:

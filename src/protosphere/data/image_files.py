@@ -92,8 +92,10 @@ def _archive(path: Path, channels: int) -> list[Loaded]:
     for key, array in arrays.items():
         if array.ndim not in (3, 4):
             continue
+        # One image in colour is not some grey ones of three columns.
+        images = array[None] if array.ndim == 3 and array.shape[2] == 3 else array
         try:
-            pixels = _with_channels(torch.from_numpy(as_bytes(array, f"{key} in {path.name}")), channels)
+            pixels = _with_channels(torch.from_numpy(as_bytes(images, f"{key} in {path.name}")), channels)
             loaded += [Loaded(f"{path}:{key}[{index}]", image) for index, image in enumerate(pixels)]
         except DataError as error:
             loaded.append(Loaded(f"{path}:{key}", None, str(error)))

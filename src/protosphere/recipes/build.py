@@ -46,6 +46,8 @@ def build_source(
         raise DataError(f"every class must have training images; {names[0]} has none ({len(names)} such classes)")
     if not recipe.data.validation_share:
         return source
+    if tested == "test" and not len(source.test):
+        raise DataError(f"there must be test images in {recipe.data.path}; there are none")
     train, held = hold_out(source.train, recipe.data.validation_share, seed=recipe.seed)
     return Source(source.name, train, source.test if tested == "test" else held)
 
@@ -55,7 +57,10 @@ def _source(data: schema.Data, seed: int, *, download: bool) -> Source:
         return synthetic(data.num_classes, samples=data.samples, resolution=data.resolution, seed=seed)
     if data.source == "folder":
         assert data.path is not None  # The schema has seen to it.
-        return Source(Path(data.path).name, *load_folder(data.path, classes=data.classes))
+        parts = load_folder(
+            data.path, classes=data.classes, test_part="optional" if data.validation_share else "needed"
+        )
+        return Source(Path(data.path).name, *parts)
     return load(data.source, root=data.root, path=data.path, download=download)
 
 
