@@ -191,7 +191,6 @@ def _record(
     if due or progress.stopping:
         if numbers is None and isinstance(objective.head, MeanClassifier):
             # Those of an earlier evaluation are no longer the class means; whoever loads this has to take them.
-            objective.head.forget()
             with progress.averaged():
                 objective.head.forget()
         save_checkpoint(folder.checkpoints, progress.step, *progress.checkpoint())
