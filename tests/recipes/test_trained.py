@@ -44,7 +44,9 @@ def test_what_probes_are_given(projection: str, tmp_path: Path, monkeypatch: pyt
     assert ran.exit_code == 0, ran.output
     seen: dict = {}
     monkeypatch.setattr(trained, "probe", lambda *parts, **named: seen.update(named, parts=parts) or iter(()))
-    run = trained.load_run(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    folder.write_json("data.json", folder.read_json("data.json") | {"mean": [0.1, 0.2, 0.3]})
+    run = trained.load_run(folder.path)
     list(run.probed())
     objective, *feeds, _ = seen["parts"]
     assert run.train.views == 2
@@ -53,6 +55,7 @@ def test_what_probes_are_given(projection: str, tmp_path: Path, monkeypatch: pyt
         assert not any(feed.augmentation.jitter)
         assert feed.augmentation.grey_probability == 0
         assert feed.augmentation.crop == "resized"
+        assert feed.augmentation.mean == (0.1, 0.2, 0.3), "as the run noted, not as the data have it"
     if projection == "none":
         assert seen["body"] is None
     else:
