@@ -136,8 +136,8 @@ def export(file: File, out: Annotated[Path, typer.Argument(help="Where to write 
         names = out.with_suffix(".classes.json")
         if out.suffix != ".onnx":
             raise ValueError(f"a classifier is exported to an .onnx file; got {out}")
-        if names.exists() and not out.exists():
-            raise ValueError(f"{names} must be new, since the names of the classes are written there; it is not")
+        if out.exists() != names.exists():
+            raise ValueError(f"{out} and {names} must be new, or both of an earlier export; one of them is there")
         classifier = _load(file)
         export_onnx(classifier, out)
         write_atomically(names, (json.dumps(classifier.classes_.tolist(), ensure_ascii=False) + "\n").encode())

@@ -223,9 +223,9 @@ def middle(image: UInt8[Tensor, "channels height width"], size: int, share: floa
     A very long image is shortened first: resized as a whole it could take gigabytes.
     """
     functional = _torchvision("transforms.v2.functional")
-    height, width = image.shape[1:]
-    height, width = (min(side, 4 * min(height, width) + side % 2) for side in (height, width))
-    resized = functional.resize(functional.center_crop(image, [height, width]), [round(size / share)], antialias=True)
+    longest = 4 * min(image.shape[1:])
+    sides = [min(side, longest + side % 2) for side in image.shape[1:]]  # What is cut off is as much on both ends.
+    resized = functional.resize(functional.center_crop(image, sides), [round(size / share)], antialias=True)
     cut: Tensor = functional.center_crop(resized, [size, size])
     return cut
 

@@ -71,15 +71,16 @@ def execute(
             raise RunFolderError(f"{folder.path} must be resumed (--resume) or be another folder; it has a run already")
         names = list(source.train.class_names)
         mean, std = build.normalisation(source.train)
-        data = {"train": len(source.train), "test": len(source.test), "fingerprint": source.train.fingerprint()}
-        data |= {"test_fingerprint": source.test.fingerprint()}
+        data: dict[str, Any] = {"train": len(source.train), "test": len(source.test)}
+        data |= {"fingerprint": source.train.fingerprint(), "test_fingerprint": source.test.fingerprint()}
         data |= {"channels": source.train.channels, "mean": mean, "std": std}
         if checkpoint is not None:
             see_that_classes_agree(folder, names)
-            see_that_images_agree(folder, source)
+            see_that_images_agree(folder, data["fingerprint"])
             if read_facts(folder)["test_fingerprint"] != data["test_fingerprint"]:
                 raise RunFolderError(f"{folder.path} must be resumed with its own test images; these are others")
-        folder.write_recipe(recipe.to_yaml())  # Where data are may have changed.
+        if start == "resume":
+            folder.write_recipe(recipe.to_yaml())  # Where data are may have changed.
         folder.write_json("machine.json", machine(device))
         folder.write_json("classes.json", names)
         folder.write_json("data.json", data)
@@ -101,9 +102,9 @@ def see_that_classes_agree(folder: RunFolder, names: list[str]) -> None:
         raise RunFolderError(f"{folder.path} must have data of its own classes; these have others, or another order")
 
 
-def see_that_images_agree(folder: RunFolder, source: Source) -> None:
-    """Raise RunFolderError unless a run's training images are these. Others may be those that it was tested on."""
-    if read_facts(folder)["fingerprint"] != source.train.fingerprint():
+def see_that_images_agree(folder: RunFolder, fingerprint: str) -> None:
+    """Raise RunFolderError unless a run's training images have this fingerprint."""
+    if read_facts(folder)["fingerprint"] != fingerprint:
         raise RunFolderError(f"{folder.path} must be given its own training images; these are others")
 
 

@@ -127,7 +127,7 @@ def load_run(
     checkpoint = _checkpoint(folder)
     source = build.build_source(recipe, download=download, tested=tested)
     see_that_classes_agree(folder, list(source.train.class_names))
-    see_that_images_agree(folder, source)
+    see_that_images_agree(folder, source.train.fingerprint())
     objective = _with_weights(fresh_objective(recipe, source, device), checkpoint, folder)
     data = read_facts(folder)
     statistics = tuple(data["mean"]), tuple(data["std"])
