@@ -43,7 +43,11 @@ def measured(make: Callable[[], Any], data: dict[str, np.ndarray]) -> dict[str, 
         classifier = make().fit(data["x_train"], data["y_train"])
         seconds.append(time.perf_counter() - start)
     accuracy = classifier.score(data["x_test"], data["y_test"])
-    return {"seconds": statistics.median(seconds), "repeats": len(seconds), "accuracy": float(accuracy)}
+    return {
+        "seconds": statistics.median(seconds),
+        "repeats": len(seconds),
+        "accuracy": float(accuracy),
+    }
 
 
 def table(record: dict[str, Any]) -> str:
@@ -55,8 +59,12 @@ def table(record: dict[str, Any]) -> str:
         "|---|---:|---:|---:|",
     ]
     for name, result in record["cases"].items():
-        ratio = "" if name == "PrototypeClassifier" else f"**{result['seconds'] / own:,.0f}×** as fast"
-        lines.append(f"| {name} | {100 * result['accuracy']:.2f} % | {result['seconds']:.3g} | {ratio} |")
+        ratio = (
+            "" if name == "PrototypeClassifier" else f"**{result['seconds'] / own:,.0f}×** as fast"
+        )
+        lines.append(
+            f"| {name} | {100 * result['accuracy']:.2f} % | {result['seconds']:.3g} | {ratio} |"
+        )
     return "\n".join(lines)
 
 

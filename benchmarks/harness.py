@@ -30,7 +30,11 @@ def machine() -> dict[str, Any]:
     """What the numbers were measured on and with."""
     cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
-        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+        names = [
+            line
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ]
         cpu = names[0].split(":", 1)[1].strip() if names else cpu
     description = {
         "cpu": cpu,
@@ -123,7 +127,12 @@ def _timed(step: Callable[[], None], number: int) -> float:
 
 def write(name: str, record: dict[str, Any]) -> Path:
     """Write ``results/NAME.json``, with date, commit and machine; on a GPU ``results/NAME-gpu.json``."""
-    origin = {"benchmark": name, "date": datetime.now(UTC).date().isoformat(), "commit": commit(), "machine": machine()}
+    origin = {
+        "benchmark": name,
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": commit(),
+        "machine": machine(),
+    }
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}{'-gpu' if torch.cuda.is_available() else ''}.json"
     path.write_text(json.dumps(origin | record, indent=1) + "\n")
@@ -141,15 +150,23 @@ def run(
     ``facts`` are found once, in this process, and written beside the cases.
     """
     parser = argparse.ArgumentParser(description=f"Benchmark {name}.")
-    parser.add_argument("--case", choices=cases, help="measure this one in this process and print it as JSON")
-    parser.add_argument("--repeats", type=int, default=REPEATS, help="steps per case, after one that does not count")
-    parser.add_argument("--only", default="", help="cases whose name contains this; nothing is written then")
+    parser.add_argument(
+        "--case", choices=cases, help="measure this one in this process and print it as JSON"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=REPEATS, help="steps per case, after one that does not count"
+    )
+    parser.add_argument(
+        "--only", default="", help="cases whose name contains this; nothing is written then"
+    )
     arguments = parser.parse_args()
     if arguments.case:
         print(json.dumps(_measure(cases[arguments.case], arguments.repeats)))
         return
     results: dict[str, Any] = {}
-    for case in track([case for case in cases if arguments.only in case], description=name, transient=True):
+    for case in track(
+        [case for case in cases if arguments.only in case], description=name, transient=True
+    ):
         command = [sys.executable, sys.argv[0], "--case", case, "--repeats", str(arguments.repeats)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -30,7 +30,9 @@ def _case(shape: tuple[int, int, int], loss: Callable[[Tensor, Tensor, Tensor], 
 
         def step() -> None:
             loss(features, prototypes, labels).backward()
-            features.grad = prototypes.grad = None  # So that the next step's memory is counted from the inputs alone.
+            features.grad = prototypes.grad = (
+                None  # So that the next step's memory is counted from the inputs alone.
+            )
 
         return step
 
@@ -54,8 +56,12 @@ def _normface_by_hand(features: Tensor, prototypes: Tensor, labels: Tensor) -> T
     return F.cross_entropy(F.normalize(features) @ F.normalize(prototypes).T / TEMPERATURE, labels)
 
 
-def _ours(loss: Callable[..., Tensor], form: str = "auto") -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    return lambda features, prototypes, labels: loss(features, prototypes, labels, temperature=TEMPERATURE, form=form)
+def _ours(
+    loss: Callable[..., Tensor], form: str = "auto"
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    return lambda features, prototypes, labels: loss(
+        features, prototypes, labels, temperature=TEMPERATURE, form=form
+    )
 
 
 CASES: dict[str, Case] = {
@@ -79,10 +85,20 @@ COMPARISONS = (
     ("NTCE, against the M × M matrix", WIDE, "wide/ntce/protosphere", "wide/ntce/matrix"),
     ("NTCE, against plain columns", WIDE, "wide/ntce/protosphere", "wide/ntce/column"),
     ("NormFace, chunked against eager", MANY, "many/normface/chunked", "many/normface/eager"),
-    ("NormFace, chunked against `F.cross_entropy`", MANY, "many/normface/chunked", "many/normface/by hand"),
+    (
+        "NormFace, chunked against `F.cross_entropy`",
+        MANY,
+        "many/normface/chunked",
+        "many/normface/by hand",
+    ),
     ("NONL, chunked against eager", MANY, "many/nonl/chunked", "many/nonl/eager"),
     ("NTCE, against the M × M matrix", USUAL, "usual/ntce/protosphere", "usual/ntce/matrix"),
-    ("NormFace, against `F.cross_entropy`", USUAL, "usual/normface/protosphere", "usual/normface/by hand"),
+    (
+        "NormFace, against `F.cross_entropy`",
+        USUAL,
+        "usual/normface/protosphere",
+        "usual/normface/by hand",
+    ),
 )
 
 

@@ -21,10 +21,10 @@ SAMPLES, CLASSES, DIM = 512_000, 1000, 2048
 def _write_features(path: Path, samples: int) -> None:
     """An .npz of features, labels and prototypes, written piece by piece; samples in random order."""
     rng = np.random.default_rng(0)
-    centres = rng.standard_normal((CLASSES, DIM), dtype=np.float32)
+    centers = rng.standard_normal((CLASSES, DIM), dtype=np.float32)
     labels = rng.permutation(np.arange(samples) % CLASSES)
     with zipfile.ZipFile(path, "w") as archive:
-        for name, array in (("labels", labels), ("prototypes", centres)):
+        for name, array in (("labels", labels), ("prototypes", centers)):
             with archive.open(f"{name}.npy", "w") as file:
                 np.lib.format.write_array(file, array)
         header = {"descr": "<f4", "fortran_order": False, "shape": (samples, DIM)}
@@ -32,7 +32,11 @@ def _write_features(path: Path, samples: int) -> None:
             np.lib.format.write_array_header_1_0(file, header)
             for start in range(0, samples, 4096):
                 own = labels[start : start + 4096]
-                file.write((centres[own] + rng.standard_normal((len(own), DIM), dtype=np.float32)).tobytes())
+                file.write(
+                    (
+                        centers[own] + rng.standard_normal((len(own), DIM), dtype=np.float32)
+                    ).tobytes()
+                )
 
 
 def _own_memory(process: int) -> int:

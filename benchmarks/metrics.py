@@ -17,13 +17,13 @@ SAMPLES, CLASSES, DIM = 50_000, 100, 512
 
 
 def _samples() -> tuple[Tensor, Tensor, Tensor]:
-    """Classes about random centres, with spectra that fall as those of trained networks do."""
+    """Classes about random centers, with spectra that fall as those of trained networks do."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, CLASSES, (SAMPLES,), generator=generator)
-    centres = torch.randn(CLASSES, DIM, generator=generator)
+    centers = torch.randn(CLASSES, DIM, generator=generator)
     decay = torch.logspace(0, -2, DIM)
-    features = centres[labels] + torch.randn(SAMPLES, DIM, generator=generator) * decay
-    return features, labels, centres + 0.1 * torch.randn(CLASSES, DIM, generator=generator)
+    features = centers[labels] + torch.randn(SAMPLES, DIM, generator=generator) * decay
+    return features, labels, centers + 0.1 * torch.randn(CLASSES, DIM, generator=generator)
 
 
 def _by_torch(covariance: Tensor) -> Tensor:
@@ -57,10 +57,10 @@ def _information(weights: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _nc2(vectors: Tensor, suffix: str) -> dict[str, Tensor]:
-    centred = vectors - vectors.mean(0)
-    unit = torch.nn.functional.normalize(centred)
+    centered = vectors - vectors.mean(0)
+    unit = torch.nn.functional.normalize(centered)
     different = ~torch.eye(CLASSES, dtype=torch.bool)
-    cosines, lengths, gram = (unit @ unit.T)[different], centred.norm(dim=1), centred @ centred.T
+    cosines, lengths, gram = (unit @ unit.T)[different], centered.norm(dim=1), centered @ centered.T
     simplex = (torch.eye(CLASSES, dtype=torch.float64) - 1 / CLASSES) / (CLASSES - 1) ** 0.5
     return {
         f"nc2_norms{suffix}": lengths.std(correction=0) / lengths.mean(),
@@ -78,14 +78,17 @@ def _as_written(
     u, w = normalize(features.double()), normalize(prototypes.double())
     own = [u[labels == c] for c in range(CLASSES)]
     means = torch.stack([rows.mean(0) for rows in own])
-    centred = means - means.mean(0)
+    centered = means - means.mean(0)
     covariances = [torch.cov(rows.T, correction=0) for rows in own]
-    within = sum(len(rows) * covariance for rows, covariance in zip(own, covariances, strict=True)) / SAMPLES
-    between = centred.T @ centred / CLASSES
+    within = (
+        sum(len(rows) * covariance for rows, covariance in zip(own, covariances, strict=True))
+        / SAMPLES
+    )
+    between = centered.T @ centered / CLASSES
     variances = torch.stack([covariance.trace() for covariance in covariances])
     counts = torch.tensor([len(rows) for rows in own]).double()
     different = ~torch.eye(CLASSES, dtype=torch.bool)
-    unit = normalize(centred)
+    unit = normalize(centered)
     kernel = -torch.cdist(unit, unit)[different].log()
     cosines = (w * unit).sum(1)
     weights = normalize(w - w.mean(0))
@@ -96,9 +99,13 @@ def _as_written(
     found = {
         "nc1_ratio": within.trace() / between.trace(),
         "nc1_trace": (within @ torch.linalg.pinv(between, hermitian=True)).trace() / CLASSES,
-        "cdnv": ((variances[:, None] + variances) / (2 * torch.cdist(means, means) ** 2))[different].mean(),
+        "cdnv": ((variances[:, None] + variances) / (2 * torch.cdist(means, means) ** 2))[
+            different
+        ].mean(),
         "instance_alignment": (2 * counts**2 * variances).sum() / (counts * (counts - 1)).sum(),
-        "intra_effective_rank": torch.stack([_erank(spectrum(covariance)) for covariance in covariances]).mean(),
+        "intra_effective_rank": torch.stack(
+            [_erank(spectrum(covariance)) for covariance in covariances]
+        ).mean(),
         "inter_effective_rank": _erank(spectrum(between)),
         "weights_effective_rank": _erank(spectrum(torch.cov(w.T, correction=0))),
         **_nc2(means, ""),
@@ -108,7 +115,7 @@ def _as_written(
         "weight_class_alignment": (w - normalize(means)).square().sum(1).mean(),
         "weight_instance_alignment": (w[labels] - u).square().sum(1).mean(),
         "nc3_cosine": (1 - cosines).mean(),
-        "nc3_duality": (w / w.norm() - centred / centred.norm()).square().sum(),
+        "nc3_duality": (w / w.norm() - centered / centered.norm()).square().sum(),
         "unc3": cosines.var(correction=0),
         "mir": mir,
         "hdr": hdr,
@@ -131,7 +138,9 @@ def _case(suite: Callable[[Tensor, Tensor, Tensor], Any]) -> Case:
     return make
 
 
-def _rival(spectrum: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor, Tensor], dict[str, float]]:
+def _rival(
+    spectrum: Callable[[Tensor], Tensor],
+) -> Callable[[Tensor, Tensor, Tensor], dict[str, float]]:
     return lambda features, labels, prototypes: _as_written(features, labels, prototypes, spectrum)
 
 
@@ -147,7 +156,9 @@ def _facts() -> dict[str, Any]:
     samples = _samples()
     ours, theirs = measure(*samples), _as_written(*samples, _by_torch)
     if set(ours) != set(theirs):
-        raise RuntimeError(f"the two suites must have the same metrics; they differ in {set(ours) ^ set(theirs)}")
+        raise RuntimeError(
+            f"the two suites must have the same metrics; they differ in {set(ours) ^ set(theirs)}"
+        )
     differences = {name: abs(ours[name] - theirs[name]) / abs(theirs[name]) for name in ours}
     worst = max(differences, key=differences.__getitem__)
     return {

@@ -20,12 +20,12 @@ SAMPLES, CLASSES, DIM, BATCH = 1_281_167, 1000, 2048, 8192
 
 
 class Stream:
-    """Synthetic features, the same each time: classes about random centres, spectra that fall."""
+    """Synthetic features, the same each time: classes about random centers, spectra that fall."""
 
     def __init__(self, samples: int) -> None:
         self.samples = samples
         generator = torch.Generator("cuda").manual_seed(0)
-        self.centres = torch.randn(CLASSES, DIM, device="cuda", generator=generator)
+        self.centers = torch.randn(CLASSES, DIM, device="cuda", generator=generator)
         self.decay = torch.logspace(0, -2, DIM, device="cuda")
         self.labels = torch.randint(0, CLASSES, (samples,), device="cuda", generator=generator)
 
@@ -34,7 +34,7 @@ class Stream:
         labels = self.labels[start : start + BATCH]
         generator = torch.Generator("cuda").manual_seed(start + 1)
         noise = torch.randn(len(labels), DIM, device="cuda", generator=generator)
-        return self.centres[labels] + noise * self.decay, labels
+        return self.centers[labels] + noise * self.decay, labels
 
 
 def _clock() -> float:
@@ -45,7 +45,7 @@ def _clock() -> float:
 def _streamed(stream: Stream) -> tuple[dict[str, Any], dict[str, float]]:
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    metric = NeuralCollapse(DIM, CLASSES, stream.centres, memory_budget=20 << 30).cuda()
+    metric = NeuralCollapse(DIM, CLASSES, stream.centers, memory_budget=20 << 30).cuda()
     updating = 0.0
     for start in range(0, stream.samples, BATCH):
         batch = stream.batch(start)
@@ -67,14 +67,23 @@ def _stored(stream: Stream, streamed: dict[str, float]) -> dict[str, Any]:
     """The same samples, all at hand: class by class through Gram matrices."""
     features = torch.cat([stream.batch(start)[0] for start in range(0, stream.samples, BATCH)])
     begin = _clock()
-    stored = measure(features, stream.labels, stream.centres)
+    stored = measure(features, stream.labels, stream.centers)
     seconds = _clock() - begin
-    differences = {name: abs(streamed[name] - stored[name]) / max(abs(stored[name]), 1e-12) for name in streamed}
+    differences = {
+        name: abs(streamed[name] - stored[name]) / max(abs(stored[name]), 1e-12)
+        for name in streamed
+    }
     worst = max(differences, key=differences.__getitem__)
-    return {"seconds": round(seconds, 2), "largest_relative_difference": differences[worst], "of": worst}
+    return {
+        "seconds": round(seconds, 2),
+        "largest_relative_difference": differences[worst],
+        "of": worst,
+    }
 
 
-def _overhead(model: nn.Module, images: Tensor, classes: int, dim: int, batches: int) -> dict[str, float]:
+def _overhead(
+    model: nn.Module, images: Tensor, classes: int, dim: int, batches: int
+) -> dict[str, float]:
     """A pass that computes features, with and without the cheap metrics on the way."""
     labels = torch.randint(0, classes, (len(images),), device="cuda")
     metric = NeuralCollapse(dim, classes, torch.randn(classes, dim), metrics="cheap").cuda()
@@ -103,14 +112,20 @@ def _models() -> dict[str, Any]:
     wide = torchvision.models.resnet50()
     wide.fc = nn.Identity()
     small = torchvision.models.resnet18()
-    small.conv1, small.maxpool, small.fc = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.Identity(), nn.Identity()
+    small.conv1, small.maxpool, small.fc = (
+        nn.Conv2d(3, 64, 3, 1, 1, bias=False),
+        nn.Identity(),
+        nn.Identity(),
+    )
     found = {}
     for name, model, size, batch, classes, dim in (
         ("ResNet-50, 224 px, batch 256, K = 1000, d = 2048", wide, 224, 256, 1000, 2048),
         ("ResNet-18, 32 px, batch 512, K = 100, d = 512", small, 32, 512, 100, 512),
     ):
         prepared = model.cuda().eval().to(memory_format=torch.channels_last)
-        images = torch.randn(batch, 3, size, size, device="cuda").to(memory_format=torch.channels_last)
+        images = torch.randn(batch, 3, size, size, device="cuda").to(
+            memory_format=torch.channels_last
+        )
         found[name] = _overhead(prepared, images, classes, dim, 40 if size == 224 else 200)
     return found
 

@@ -45,8 +45,12 @@ def table(record: dict[str, Any]) -> str:
         "|---|---:|---:|---:|",
     ]
     for name, result in cases.items():
-        ratio = "" if name == "PrototypeClassifier" else f"**{result['seconds'] / own:.1f}×** as fast"
-        lines.append(f"| {name} | {result['seconds']:.3g} | {ratio} | {result['peak_mib']:,.0f} MiB |")
+        ratio = (
+            "" if name == "PrototypeClassifier" else f"**{result['seconds'] / own:.1f}×** as fast"
+        )
+        lines.append(
+            f"| {name} | {result['seconds']:.3g} | {ratio} | {result['peak_mib']:,.0f} MiB |"
+        )
     return "\n".join(lines)
 
 

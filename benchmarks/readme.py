@@ -32,7 +32,9 @@ def with_tables(text: str) -> str:
         record = json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())
         text = _with_table(text, f"{name}.json", table(record), _source(record))
     text = _with_table(text, "runs", runs.table(), runs.source())
-    return _with_table(text, "runs/cifar100-scl", runs.classifiers_table(), runs.classifiers_source())
+    return _with_table(
+        text, "runs/cifar100-scl", runs.classifiers_table(), runs.classifiers_source()
+    )
 
 
 def _with_table(text: str, name: str, table: str, source: str) -> str:

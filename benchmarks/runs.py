@@ -31,7 +31,7 @@ COLUMNS = {
 CLASSIFIERS = {
     "prototypes": "class means",
     "linear": "linear probe on augmented images",
-    "normalised": "the same, weights and features normalised",
+    "normalized": "the same, weights and features normalized",
     "cached": "linear probe on cached features",
     "neighbours": "twenty nearest samples",
 }
@@ -44,7 +44,9 @@ FEATURES = {
 
 def last_evaluation(name: str) -> dict[str, Any]:
     """The last evaluation of a run."""
-    records = [json.loads(line) for line in (RUNS / name / "metrics.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line) for line in (RUNS / name / "metrics.jsonl").read_text().splitlines()
+    ]
     found: dict[str, Any] = [record for record in records if record["kind"] == "evaluation"][-1]
     return found
 
@@ -54,7 +56,10 @@ def table() -> str:
     lines = _headings("recipe", "epochs", *(heading for heading, _ in COLUMNS.values()))
     for folder, label in LABELS.items():
         found = last_evaluation(folder)
-        scaled = {name: 100 * found[name] if name.endswith("accuracy") else found[name] for name in COLUMNS}
+        scaled = {
+            name: 100 * found[name] if name.endswith("accuracy") else found[name]
+            for name in COLUMNS
+        }
         values = [shown.format(scaled[name]) for name, (_, shown) in COLUMNS.items()]
         lines.append(f"| {label} | {found['epoch']} | {' | '.join(values)} |")
     return "\n".join(lines)
@@ -76,7 +81,9 @@ def classifiers_table() -> str:
     for name, label in CLASSIFIERS.items():
         rows = [found.get((*where, name)) for where in FEATURES]
         (passes,) = {row["passes"] for row in rows if row}
-        cells = [f"{100 * row['accuracy']:.2f} %, {row['seconds']:.1f} s" if row else "" for row in rows]
+        cells = [
+            f"{100 * row['accuracy']:.2f} %, {row['seconds']:.1f} s" if row else "" for row in rows
+        ]
         lines.append(f"| {label} | {passes} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -84,7 +91,9 @@ def classifiers_table() -> str:
 def classifiers_source() -> str:
     """Where the numbers come from."""
     folders = list(dict.fromkeys(folder for folder, _ in FEATURES))
-    return _machine(folders, f"{last_evaluation(folders[0])['epoch']} epochs, one seed each, evaluated alone")
+    return _machine(
+        folders, f"{last_evaluation(folders[0])['epoch']} epochs, one seed each, evaluated alone"
+    )
 
 
 def _headings(first: str, *others: str) -> list[str]:
@@ -94,6 +103,8 @@ def _headings(first: str, *others: str) -> list[str]:
 def _machine(folders: list[str], how: str) -> str:
     machines = [json.loads((RUNS / folder / "machine.json").read_text()) for folder in folders]
     commits = list(dict.fromkeys(machine.pop("commit") for machine in machines))
-    assert all(machine == machines[0] for machine in machines), "runs of one table must be of one machine"
+    assert all(machine == machines[0] for machine in machines), (
+        "runs of one table must be of one machine"
+    )
     torch = machines[0]["versions"]["torch"]
     return f"{machines[0]['device']}, torch {torch}; {how}; commit {' and '.join(commits)}."

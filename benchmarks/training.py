@@ -23,12 +23,17 @@ _WARM = 3
 def cases(data: str) -> dict[str, list[str]]:
     """The settings of each case."""
     cifar = ["cifar100-nonl", "data.source=arrays", f"data.path={data}"]
-    large = ["data.source=synthetic", "data.classes=null", "data.num_classes=1000", "data.samples=4096"]
-    large += ["data.resolution=224", "optimisation.epochs=7", "optimisation.warmup_epochs=0"]
-    eager = ["optimisation.execution=eager", "optimisation.precision=float32"]
+    large = [
+        "data.source=synthetic",
+        "data.classes=null",
+        "data.num_classes=1000",
+        "data.samples=4096",
+    ]
+    large += ["data.resolution=224", "optimization.epochs=7", "optimization.warmup_epochs=0"]
+    eager = ["optimization.execution=eager", "optimization.precision=float32"]
     return {
-        "resnet18, 32 px, batch 512": [*cifar, "optimisation.epochs=12"],
-        "resnet18, 32 px, batch 512, eager float32": [*cifar, *eager, "optimisation.epochs=7"],
+        "resnet18, 32 px, batch 512": [*cifar, "optimization.epochs=12"],
+        "resnet18, 32 px, batch 512, eager float32": [*cifar, *eager, "optimization.epochs=7"],
         "resnet50, 224 px, batch 1024, synthetic images": ["imagenet100-nonl", *large],
     }
 
@@ -37,7 +42,17 @@ def measured(recipe: str, settings: list[str]) -> dict[str, Any]:
     """Run the command and read what it logged."""
     quiet = [*settings, "evaluate_every=1000", "save_every=1000"]
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "protosphere", "train", recipe, "--out", f"{folder}/run", "--device", "cuda"]
+        command = [
+            sys.executable,
+            "-m",
+            "protosphere",
+            "train",
+            recipe,
+            "--out",
+            f"{folder}/run",
+            "--device",
+            "cuda",
+        ]
         done = subprocess.run(
             [*command, *(part for setting in quiet for part in ("--set", setting))],
             capture_output=True,
@@ -68,25 +83,35 @@ def table(record: dict[str, Any]) -> str:
     ]
     for name, result in record["cases"].items():
         spread = f"{result['slowest']:,} to {result['fastest']:,}"
-        lines.append(f"| {name} | {result['images_per_second']:,} | {spread} | {result['gpu_gib']:.1f} GiB |")
+        lines.append(
+            f"| {name} | {result['images_per_second']:,} | {spread} | {result['gpu_gib']:.1f} GiB |"
+        )
     return "\n".join(lines)
 
 
 def main() -> None:
     """Measure all cases, print them and write ``results/training-gpu.json``."""
     if len(sys.argv) != 2:
-        sys.exit("one file must be named: CIFAR-100 as an .npz with x_train, y_train, x_test, y_test")
+        sys.exit(
+            "one file must be named: CIFAR-100 as an .npz with x_train, y_train, x_test, y_test"
+        )
     results: dict[str, Any] = {}
     for name, (recipe, *settings) in cases(sys.argv[1]).items():
         result = measured(recipe, settings)
         # Where the file lay is nobody's business.
-        result["settings"] = [part for part in result["settings"] if not part.startswith("data.path=")]
+        result["settings"] = [
+            part for part in result["settings"] if not part.startswith("data.path=")
+        ]
         results[name] = result
         print(name, json.dumps(result), flush=True)
         if len(results) > 1:
             fast, eager = list(results.values())[:2]
             ratio = round(fast["images_per_second"] / eager["images_per_second"], 2)
-            print("written to", write("training", {"cases": results, "times_eager_float32": ratio}), flush=True)
+            print(
+                "written to",
+                write("training", {"cases": results, "times_eager_float32": ratio}),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -42,9 +42,15 @@ def main() -> None:
     """Embed, fit, compare, add a class."""
     digits = load_digits()
     features = embeddings(digits.images, pretrained="--pretrained" in sys.argv)
-    features = features - features.mean(0)  # Outputs of a ReLU share a direction; what differs is what counts.
-    x_train, x_test, y_train, y_test = train_test_split(features, digits.target, test_size=1 / 3, random_state=0)
-    print(f"{len(x_train)} embeddings in {features.shape[1]} dimensions to fit, {len(x_test)} to test")
+    features = features - features.mean(
+        0
+    )  # Outputs of a ReLU share a direction; what differs is what counts.
+    x_train, x_test, y_train, y_test = train_test_split(
+        features, digits.target, test_size=1 / 3, random_state=0
+    )
+    print(
+        f"{len(x_train)} embeddings in {features.shape[1]} dimensions to fit, {len(x_test)} to test"
+    )
     for classifier in (PrototypeClassifier(), LogisticRegression(max_iter=2000)):
         start = time.perf_counter()
         classifier.fit(x_train, y_train)

@@ -1,7 +1,7 @@
-"""The paper's theorem, seen: features that are free to move collapse to the simplex under every normalised loss.
+"""The paper's theorem, seen: features that are free to move collapse to the simplex under every normalized loss.
 
 There is no network and no data: the features themselves are the parameters, together with the prototypes. Under each
-loss they are optimised from a random start, and three distances to neural collapse are printed: how far samples are
+loss they are optimized from a random start, and three distances to neural collapse are printed: how far samples are
 from their class mean, how far the cosines between means are from −1/(K−1), and how far prototypes are from means.
 With a ReLU on the features negative cosines are out of reach, and the means become orthogonal instead.
 
@@ -12,7 +12,7 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from protosphere.geometry import cosines, normalise
+from protosphere.geometry import cosines, normalize
 from protosphere.losses import nonl_loss, normface_loss, ntce_loss, prototype_loss, scl_loss
 
 CLASSES, EACH, DIM, TEMPERATURE, STEPS = 6, 5, 12, 0.2, 1500
@@ -22,7 +22,9 @@ LOSSES = {
     "NormFace": lambda x, w: normface_loss(x, w, LABELS, temperature=TEMPERATURE),
     "NTCE": lambda x, w: ntce_loss(x, w, LABELS, temperature=TEMPERATURE),
     "NONL": lambda x, w: nonl_loss(x, w, LABELS, temperature=TEMPERATURE),
-    "NONL, row": lambda x, w: nonl_loss(x, w, LABELS, temperature=TEMPERATURE, negatives="prototypes"),
+    "NONL, row": lambda x, w: nonl_loss(
+        x, w, LABELS, temperature=TEMPERATURE, negatives="prototypes"
+    ),
     "NONL, both": lambda x, w: nonl_loss(x, w, LABELS, temperature=TEMPERATURE, negatives="both"),
     "SCL": lambda x, _: scl_loss(x, LABELS, temperature=TEMPERATURE),
     "prototype loss": lambda x, _: prototype_loss(x, LABELS, temperature=TEMPERATURE),
@@ -30,12 +32,15 @@ LOSSES = {
 
 
 def descend(loss: str, *, non_negative: bool, steps: int = STEPS) -> tuple[Tensor, Tensor]:
-    """Optimise free features and prototypes; after each step they are put back on the sphere."""
+    """Optimize free features and prototypes; after each step they are put back on the sphere."""
     torch.manual_seed(0)
     free = torch.rand(CLASSES, DIM)[LABELS] + 0.3 * torch.rand(len(LABELS), DIM)
     if not non_negative:
         free = torch.randn(len(LABELS), DIM)
-    free, prototypes = free.double().requires_grad_(), torch.randn(CLASSES, DIM).double().requires_grad_()
+    free, prototypes = (
+        free.double().requires_grad_(),
+        torch.randn(CLASSES, DIM).double().requires_grad_(),
+    )
     optimizer = torch.optim.Adam([free, prototypes], lr=0.05)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
@@ -44,9 +49,9 @@ def descend(loss: str, *, non_negative: bool, steps: int = STEPS) -> tuple[Tenso
         optimizer.step()
         schedule.step()
         with torch.no_grad():
-            free.copy_(normalise(free))
-            prototypes.copy_(normalise(prototypes))
-    return normalise(free.relu() if non_negative else free).detach(), prototypes.detach()
+            free.copy_(normalize(free))
+            prototypes.copy_(normalize(prototypes))
+    return normalize(free.relu() if non_negative else free).detach(), prototypes.detach()
 
 
 def distances(features: Tensor, prototypes: Tensor, wanted: float) -> tuple[float, float, float]:
@@ -56,7 +61,7 @@ def distances(features: Tensor, prototypes: Tensor, wanted: float) -> tuple[floa
     return (
         float((features - means[LABELS]).norm(dim=1).max()),
         float((between - wanted).abs().max()),
-        float((prototypes - normalise(means)).norm(dim=1).max()),
+        float((prototypes - normalize(means)).norm(dim=1).max()),
     )
 
 
@@ -64,12 +69,20 @@ def main() -> None:
     """Descend under every loss, freely and under ReLU, and print the distances."""
     runs = [(loss, relu) for relu in (False, True) for loss in LOSSES]
     results = {
-        (loss, relu): distances(*descend(loss, non_negative=relu), 0.0 if relu else -1 / (CLASSES - 1))
+        (loss, relu): distances(
+            *descend(loss, non_negative=relu), 0.0 if relu else -1 / (CLASSES - 1)
+        )
         for loss, relu in track(runs, description="descending", transient=True)
     }
-    print(f"{CLASSES} classes of {EACH} free features in {DIM} dimensions, temperature {TEMPERATURE}, {STEPS} steps")
+    print(
+        f"{CLASSES} classes of {EACH} free features in {DIM} dimensions, temperature {TEMPERATURE}, {STEPS} steps"
+    )
     for relu in (False, True):
-        goal = "free features: the simplex, cosines −0.2" if not relu else "with ReLU: an orthogonal frame, cosines 0"
+        goal = (
+            "free features: the simplex, cosines −0.2"
+            if not relu
+            else "with ReLU: an orthogonal frame, cosines 0"
+        )
         print(f"\n{goal}")
         print(f"{'':16}{'sample – mean':>15}{'cosine – goal':>15}{'prototype – mean':>18}")
         for loss in LOSSES:

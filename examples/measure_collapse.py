@@ -39,12 +39,19 @@ def main(folder: Path | None = None) -> None:
         found[loss] = examine(features, y, prototypes)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            np.savez(folder / f"{loss}.npz", features=features, labels=y, prototypes=prototypes.detach())
+            np.savez(
+                folder / f"{loss}.npz", features=features, labels=y, prototypes=prototypes.detach()
+            )
     print("on the sphere, training images  " + "".join(f"{loss:>15}" for loss in found))
     for name in SHOWN:
-        print(f"{name:32}" + "".join(f"{measured.values[name]:15.4f}" for measured in found.values()))
+        print(
+            f"{name:32}" + "".join(f"{measured.values[name]:15.4f}" for measured in found.values())
+        )
     print()
-    judged = [verdicts(one.values, one.absent, len(one.classes), DIM, sign=one.sign) for one in found.values()]
+    judged = [
+        verdicts(one.values, one.absent, len(one.classes), DIM, sign=one.sign)
+        for one in found.values()
+    ]
     for answers in zip(*judged, strict=True):
         print(f"{answers[0].condition}  {answers[0].question}")
         for loss, verdict in zip(found, answers, strict=True):

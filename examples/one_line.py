@@ -19,15 +19,21 @@ from protosphere.losses import cross_entropy_loss, nonl_loss
 EPOCHS, BATCH, SEEDS, CLASSES, DIM = 40, 128, 3, 10, 32
 
 LOSSES = {
-    "cross-entropy": lambda features, head, labels: cross_entropy_loss(features, head.weight, labels, bias=head.bias),
-    "NONL": lambda features, head, labels: nonl_loss(features, head.weight, labels, temperature=0.2),
+    "cross-entropy": lambda features, head, labels: cross_entropy_loss(
+        features, head.weight, labels, bias=head.bias
+    ),
+    "NONL": lambda features, head, labels: nonl_loss(
+        features, head.weight, labels, temperature=0.2
+    ),
 }
 
 
 def data() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """1,797 images of 8 × 8 pixels, a third of them held out for the test."""
     digits = load_digits()
-    parts = train_test_split(digits.data / 16, digits.target, test_size=1 / 3, stratify=digits.target, random_state=0)
+    parts = train_test_split(
+        digits.data / 16, digits.target, test_size=1 / 3, stratify=digits.target, random_state=0
+    )
     x_train, x_test, y_train, y_test = (torch.tensor(part) for part in parts)
     return x_train.float(), x_test.float(), y_train, y_test
 
@@ -48,7 +54,9 @@ def train(loss: str, seed: int, x: Tensor, y: Tensor) -> tuple[nn.Module, nn.Lin
     return encoder, head
 
 
-def describe(loss: str, encoder: nn.Module, head: nn.Linear, x: Tensor, y: Tensor) -> tuple[float, Tensor]:
+def describe(
+    loss: str, encoder: nn.Module, head: nn.Linear, x: Tensor, y: Tensor
+) -> tuple[float, Tensor]:
     """Test accuracy (in percent) and the cosines between different prototypes."""
     with torch.no_grad():
         features = encoder(x)
@@ -61,11 +69,18 @@ def describe(loss: str, encoder: nn.Module, head: nn.Linear, x: Tensor, y: Tenso
 def main() -> None:
     """Train both, several seeds each, and print what came out."""
     x_train, x_test, y_train, y_test = data()
-    print(f"handwritten digits: {len(x_train)} images to train on, {len(x_test)} to test on, {SEEDS} seeds\n")
-    print("loss             test accuracy    cosines between prototypes: mean ± deviation (smallest … largest)")
+    print(
+        f"handwritten digits: {len(x_train)} images to train on, {len(x_test)} to test on, {SEEDS} seeds\n"
+    )
+    print(
+        "loss             test accuracy    cosines between prototypes: mean ± deviation (smallest … largest)"
+    )
     for loss in LOSSES:
         start = time.perf_counter()
-        results = [describe(loss, *train(loss, seed, x_train, y_train), x_test, y_test) for seed in range(SEEDS)]
+        results = [
+            describe(loss, *train(loss, seed, x_train, y_train), x_test, y_test)
+            for seed in range(SEEDS)
+        ]
         accuracy = torch.tensor([accuracy for accuracy, _ in results])
         between = torch.cat([between for _, between in results])
         print(

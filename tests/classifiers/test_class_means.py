@@ -30,7 +30,9 @@ def oracle(
         return sums / total[:, None]
 
 
-def cloud(kind: str, samples: int = 700, dim: int = 24, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+def cloud(
+    kind: str, samples: int = 700, dim: int = 24, classes: int = 5
+) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, classes, (samples,), generator=generator)
     if kind == "scattered":
@@ -79,7 +81,9 @@ def test_batches_and_order_do_not_matter(cuts: list[int], order: list[int], weig
     edges = [0, *sorted(cuts), 60]
     for start, end in itertools.pairwise(edges):
         part = index[start:end]
-        found = found.added(features[part], labels[part], None if weights is None else weights[part])
+        found = found.added(
+            features[part], labels[part], None if weights is None else weights[part]
+        )
     np.testing.assert_allclose(found.means.numpy(), whole, rtol=0, atol=1e-6)
     assert bool(found.means[5].isnan().all()), "a class without samples has no mean"
 
@@ -90,7 +94,9 @@ def _one_process(rank: int, world: int, port: int) -> None:
     features, labels = cloud("scattered")
     own = torch.arange(rank, len(features) - 300 * (rank == 1), world)  # Uneven, too.
     found = class_means(features[own], labels[own], num_classes=5).reduced()
-    kept = torch.cat([torch.arange(other, len(features) - 300 * (other == 1), world) for other in range(world)])
+    kept = torch.cat(
+        [torch.arange(other, len(features) - 300 * (other == 1), world) for other in range(world)]
+    )
     expected = oracle(features[kept], labels[kept], 5)
     np.testing.assert_allclose(found.means.numpy(), expected, rtol=0, atol=1e-6)
     torch.distributed.destroy_process_group()
@@ -109,12 +115,27 @@ def test_processes_add_up(world: int) -> None:
 @pytest.mark.parametrize(
     ("features", "labels", "weights", "message"),
     [
-        (torch.ones(3), torch.zeros(3).long(), None, r"features must be \(samples, dim\), floating; got \(3,\)"),
+        (
+            torch.ones(3),
+            torch.zeros(3).long(),
+            None,
+            r"features must be \(samples, dim\), floating; got \(3,\)",
+        ),
         (torch.ones(3, 2).long(), torch.zeros(3).long(), None, "floating; got"),
-        (torch.ones(3, 2), torch.zeros(2).long(), None, r"labels must be one a sample, shape \(3,\); got \(2,\)"),
+        (
+            torch.ones(3, 2),
+            torch.zeros(2).long(),
+            None,
+            r"labels must be one a sample, shape \(3,\); got \(2,\)",
+        ),
         (torch.ones(3, 2), torch.zeros(3), None, "labels must be whole numbers; got torch.float32"),
         (torch.ones(3, 2), torch.tensor([0, 1, 2]), None, r"labels must lie in 0\.\.1; got 0\.\.2"),
-        (torch.ones(3, 2), torch.zeros(3).long(), torch.tensor([1.0, -1, 1]), "must not be negative"),
+        (
+            torch.ones(3, 2),
+            torch.zeros(3).long(),
+            torch.tensor([1.0, -1, 1]),
+            "must not be negative",
+        ),
         (torch.tensor([[1.0, torch.nan]]), torch.zeros(1).long(), None, "features must be finite"),
         (torch.tensor([[3e38, 3e38]]), torch.zeros(1).long(), None, "features must be finite"),
     ],
@@ -134,4 +155,6 @@ def test_merged_means() -> None:
 def test_on_a_gpu(kind: str) -> None:
     features, labels = cloud(kind)
     found = class_means(features.cuda(), labels.cuda(), num_classes=5)
-    np.testing.assert_allclose(found.means.cpu().numpy(), oracle(features, labels, 5), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        found.means.cpu().numpy(), oracle(features, labels, 5), rtol=0, atol=1e-6
+    )

@@ -26,7 +26,9 @@ def test_every_head_predicts_the_largest_logit_and_survives_saving(build) -> Non
     assert torch.equal(head.predict(features), logits.argmax(1))
     torch.manual_seed(99)
     other = build()
-    other.load_state_dict(load(save({name: value.contiguous() for name, value in head.state_dict().items()})))
+    other.load_state_dict(
+        load(save({name: value.contiguous() for name, value in head.state_dict().items()}))
+    )
     assert torch.equal(other(features), logits)
 
 
@@ -58,7 +60,13 @@ def test_a_learned_temperature_belongs_to_the_head() -> None:
     assert dict(head.named_parameters()).keys() == {"prototypes", "log_temperature"}
     assert head.temperature.item() == pytest.approx(0.3)
     labels = torch.arange(8) % 4
-    nonl_loss(torch.randn(8, 6), head.prototypes, labels, temperature=head.temperature, min_temperature=0.05).backward()
+    nonl_loss(
+        torch.randn(8, 6),
+        head.prototypes,
+        labels,
+        temperature=head.temperature,
+        min_temperature=0.05,
+    ).backward()
     assert head.log_temperature.grad.abs() > 0
 
 
@@ -75,10 +83,22 @@ def test_heads_that_make_no_sense() -> None:
     for call, sentence in (
         (lambda: LinearClassifier(0, 4), "dim ≥ 1 and num_classes ≥ 2; got dim=0, num_classes=4"),
         (lambda: CosineClassifier(4, 1), "got dim=4, num_classes=1"),
-        (lambda: CosineClassifier(4, 3, temperature=0.0), "temperature must be a positive number; got 0.0"),
-        (lambda: CosineClassifier(4, 3, temperature_kind="free"), 'must be "fixed" or "learned"; got \'free\''),
-        (lambda: FixedFrameClassifier(4, 10), "a simplex of 10 classes needs at least 9 dimensions; got 4"),
-        (lambda: FixedFrameClassifier(4, 3, frame="random"), 'frame must be "simplex" or "separated"; got \'random\''),
+        (
+            lambda: CosineClassifier(4, 3, temperature=0.0),
+            "temperature must be a positive number; got 0.0",
+        ),
+        (
+            lambda: CosineClassifier(4, 3, temperature_kind="free"),
+            'must be "fixed" or "learned"; got \'free\'',
+        ),
+        (
+            lambda: FixedFrameClassifier(4, 10),
+            "a simplex of 10 classes needs at least 9 dimensions; got 4",
+        ),
+        (
+            lambda: FixedFrameClassifier(4, 3, frame="random"),
+            'frame must be "simplex" or "separated"; got \'random\'',
+        ),
         (
             lambda: CosineClassifier(4, 3)(torch.ones(2, 5)),
             r"matrix \(samples, 4\), as wide as the head; got \(2, 5\)",

@@ -15,7 +15,9 @@ from protosphere.classifiers.onnx import export_onnx
 def test_onnx_is_torch(rule: str, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     features = generator.normal(size=(300, 17)).astype(np.float32)
-    classifier = PrototypeClassifier(rule=rule, temperature=0.2).fit(features, generator.integers(0, 5, 300))
+    classifier = PrototypeClassifier(rule=rule, temperature=0.2).fit(
+        features, generator.integers(0, 5, 300)
+    )
     export_onnx(classifier, tmp_path / "prototypes.onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "prototypes.onnx"))
     module = classifier.to_module()

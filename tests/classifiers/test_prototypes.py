@@ -20,8 +20,8 @@ NAMES = np.array(["ant", "bee", "cat"])
 def samples() -> tuple[np.ndarray, np.ndarray]:
     generator = np.random.default_rng(0)
     labels = generator.integers(0, 3, 200)
-    centres = generator.normal(size=(3, 6)) * 2
-    return (centres[labels] + generator.normal(size=(200, 6))).astype(np.float32), NAMES[labels]
+    centers = generator.normal(size=(3, 6)) * 2
+    return (centers[labels] + generator.normal(size=(200, 6))).astype(np.float32), NAMES[labels]
 
 
 @pytest.mark.bad_input
@@ -39,7 +39,11 @@ def test_scores_are_those_of_the_definition(samples: tuple, rule: str) -> None:
     means = np.stack([unit[names == name].mean(0) for name in NAMES])
     for row, own in zip(classifier.scores(features), unit, strict=True):
         for score, mean in zip(row, means, strict=True):
-            expected = own @ mean / np.linalg.norm(mean) if rule == "cosine" else -((own - mean) ** 2).sum()
+            expected = (
+                own @ mean / np.linalg.norm(mean)
+                if rule == "cosine"
+                else -((own - mean) ** 2).sum()
+            )
             assert score == pytest.approx(expected, abs=1e-5)
     scores = classifier.scores(features)
     assert (classifier.predict(features) == NAMES[scores.argmax(1)]).all()
@@ -77,7 +81,9 @@ def test_a_class_comes_and_goes(samples: tuple, rule: str) -> None:
     before = classifier.scores(features), classifier.predict(features)
     classifier.add_class("aardvark with a long name", -features[names == "cat"])
     assert classifier.classes_[0] == "aardvark with a long name"
-    assert (classifier.predict(-features[names == "cat"]) == "aardvark with a long name").mean() > 0.8
+    assert (
+        classifier.predict(-features[names == "cat"]) == "aardvark with a long name"
+    ).mean() > 0.8
     classifier.remove_class("aardvark with a long name")
     assert np.array_equal(classifier.scores(features), before[0])
     assert np.array_equal(classifier.predict(features), before[1])
@@ -102,7 +108,9 @@ def test_calibration_finds_the_likeliest_temperature(samples: tuple) -> None:
 
     found = classifier.calibrate(features[1::2], names[1::2]).temperature_
     assert found != classifier.temperature
-    assert classifier.partial_fit(features[:9], names[:9]).temperature_ == found, "more samples are no reason"
+    assert classifier.partial_fit(features[:9], names[:9]).temperature_ == found, (
+        "more samples are no reason"
+    )
     assert classifier.fit(features[::2], names[::2]).temperature_ == classifier.temperature
     assert surprise(found) < min(surprise(found * 0.95), surprise(found * 1.05))
     assert classifier.get_params()["temperature"] == 0.1, "what was asked for is not what was found"
@@ -115,7 +123,9 @@ def test_the_torch_side(samples: tuple, rule: str) -> None:
     classifier = PrototypeClassifier(rule=rule, temperature=0.2).fit(features, names)
     expected = classifier.scores(features) / 0.2
     tensor = torch.from_numpy(features)
-    np.testing.assert_allclose(classifier.to_module()(tensor).detach(), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        classifier.to_module()(tensor).detach(), expected, rtol=1e-4, atol=1e-4
+    )
     linear = classifier.to_linear()
     assert type(linear) is torch.nn.Linear
     unit = torch.nn.functional.normalize(tensor, dim=1)
@@ -123,18 +133,26 @@ def test_the_torch_side(samples: tuple, rule: str) -> None:
     if rule == "cosine":
         assert (NAMES[linear(tensor).argmax(1)] == classifier.predict(features)).all()
     labels = torch.from_numpy(np.searchsorted(NAMES, names))
-    streamed = PrototypeClassifier.from_means(class_means(tensor, labels, num_classes=3), NAMES, rule=rule)
+    streamed = PrototypeClassifier.from_means(
+        class_means(tensor, labels, num_classes=3), NAMES, rule=rule
+    )
     np.testing.assert_allclose(streamed.prototypes_, classifier.prototypes_, atol=1e-7)
-    backwards = PrototypeClassifier.from_means(class_means(tensor, 2 - labels, num_classes=3), NAMES[::-1], rule=rule)
+    backwards = PrototypeClassifier.from_means(
+        class_means(tensor, 2 - labels, num_classes=3), NAMES[::-1], rule=rule
+    )
     assert (backwards.predict(features) == classifier.predict(features)).all()
     assert backwards.classes_.tolist() == sorted(NAMES)
 
 
-@pytest.mark.parametrize("classes", [NAMES, np.array([3, 5, 9]), np.array(["x", "yy", "ü"], dtype=object)], ids=str)
+@pytest.mark.parametrize(
+    "classes", [NAMES, np.array([3, 5, 9]), np.array(["x", "yy", "ü"], dtype=object)], ids=str
+)
 def test_saved_is_loaded(samples: tuple, classes: np.ndarray, tmp_path: Path) -> None:
     features, names = samples
     targets = classes[np.searchsorted(NAMES, names)]
-    classifier = PrototypeClassifier(rule="nearest").fit(features, targets).calibrate(features, targets)
+    classifier = (
+        PrototypeClassifier(rule="nearest").fit(features, targets).calibrate(features, targets)
+    )
     classifier.save(tmp_path / "prototypes.safetensors")
     loaded = PrototypeClassifier.load(tmp_path / "prototypes.safetensors")
     assert np.array_equal(loaded.scores(features), classifier.scores(features))
@@ -146,7 +164,9 @@ def test_saved_is_loaded(samples: tuple, classes: np.ndarray, tmp_path: Path) ->
 def test_arrays_that_are_turned_round(samples: tuple) -> None:
     features, names = samples
     plain = PrototypeClassifier().fit(features, names)
-    turned = PrototypeClassifier().fit(features[::-1], names[::-1], sample_weight=np.ones(200)[::-1])
+    turned = PrototypeClassifier().fit(
+        features[::-1], names[::-1], sample_weight=np.ones(200)[::-1]
+    )
     np.testing.assert_allclose(turned.prototypes_, plain.prototypes_, atol=1e-7)
     sides = PrototypeClassifier().fit(features[:, ::-1], names)
     np.testing.assert_allclose(sides.prototypes_, plain.prototypes_[:, ::-1], atol=1e-7)
@@ -154,7 +174,9 @@ def test_arrays_that_are_turned_round(samples: tuple) -> None:
 
 def test_in_a_pipeline() -> None:
     digits = load_digits()
-    pipeline = make_pipeline(StandardScaler(), PrototypeClassifier()).fit(digits.data[:1000], digits.target[:1000])
+    pipeline = make_pipeline(StandardScaler(), PrototypeClassifier()).fit(
+        digits.data[:1000], digits.target[:1000]
+    )
     assert pipeline.score(digits.data[1000:], digits.target[1000:]) > 0.8
 
 
@@ -162,30 +184,46 @@ def test_in_a_pipeline() -> None:
 def test_what_makes_no_sense(samples: tuple, tmp_path: Path) -> None:
     features, names = samples
     classifier = PrototypeClassifier().fit(features, names)
-    with pytest.raises(ValueError, match="a class that is added must be new; there is a class 'bee' already"):
+    with pytest.raises(
+        ValueError, match="a class that is added must be new; there is a class 'bee' already"
+    ):
         classifier.add_class("bee", features)
-    with pytest.raises(ValueError, match="a class must be named as the others are, such as 'ant'; got 7"):
+    with pytest.raises(
+        ValueError, match="a class must be named as the others are, such as 'ant'; got 7"
+    ):
         classifier.add_class(7, features)
-    with pytest.raises(ValueError, match="a class must be named as the others are, such as 'ant'; got 7"):
+    with pytest.raises(
+        ValueError, match="a class must be named as the others are, such as 'ant'; got 7"
+    ):
         classifier.partial_fit(features, np.full(200, 7))
     announced = PrototypeClassifier().partial_fit(features, names, classes=["dog"])
     with pytest.raises(ValueError, match="must be of classes that have samples; dog has none"):
         announced.calibrate(features, np.full(200, "dog"))
-    with pytest.raises(ValueError, match="a class that is removed must be there; there is no 'dog'"):
+    with pytest.raises(
+        ValueError, match="a class that is removed must be there; there is no 'dog'"
+    ):
         classifier.remove_class("dog")
-    with pytest.raises(ValueError, match="X has 5 features, but PrototypeClassifier is expecting 6 features"):
+    with pytest.raises(
+        ValueError, match="X has 5 features, but PrototypeClassifier is expecting 6 features"
+    ):
         classifier.predict(features[:, :5])
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         classifier.calibrate(features, names[:90])
     with pytest.raises(ValueError, match="should be a 1d array"):
         classifier.calibrate(features, np.stack([names, names], 1))
-    with pytest.raises(ValueError, match="a class must be named as the others are, such as 'ant'; got 1"):
+    with pytest.raises(
+        ValueError, match="a class must be named as the others are, such as 'ant'; got 1"
+    ):
         PrototypeClassifier().partial_fit(features, np.sort(names), classes=[1, 2])
     with pytest.raises(ValueError, match="classes must all be different; some are not"):
-        PrototypeClassifier.from_means(class_means(torch.eye(3), torch.arange(3), num_classes=3), ["a", "a", "b"])
+        PrototypeClassifier.from_means(
+            class_means(torch.eye(3), torch.arange(3), num_classes=3), ["a", "a", "b"]
+        )
     with pytest.raises(ValueError, match="rule must be 'cosine' or 'nearest'; got 'other'"):
         clone(classifier).fit(features, names).set_params(rule="other").predict(features)
-    with pytest.raises(ValueError, match="labels to calibrate with must be classes of the classifier"):
+    with pytest.raises(
+        ValueError, match="labels to calibrate with must be classes of the classifier"
+    ):
         classifier.calibrate(features, np.full(200, "dog"))
     with pytest.raises(ValueError, match="a classifier must keep a class; this is its last"):
         classifier.remove_class("ant").remove_class("bee").remove_class("cat")
@@ -197,7 +235,9 @@ def test_what_makes_no_sense(samples: tuple, tmp_path: Path) -> None:
         PrototypeClassifier().fit(features, names, sample_weight=np.zeros(200))
     for content in (b"", b"nonsense", b"\x08" + bytes(200)):
         (tmp_path / "file").write_bytes(content)
-        with pytest.raises(ValueError, match="must be a saved PrototypeClassifier; it is damaged or none"):
+        with pytest.raises(
+            ValueError, match="must be a saved PrototypeClassifier; it is damaged or none"
+        ):
             PrototypeClassifier.load(tmp_path / "file")
     with pytest.raises(ValueError, match="must be a file; there is none"):
         PrototypeClassifier.load(tmp_path / "nowhere")

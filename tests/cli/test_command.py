@@ -32,7 +32,9 @@ def test_version_is_the_installed_one() -> None:
     ],
 )
 def test_import_and_help_do_not_load_torch(program: str) -> None:
-    check = f"import sys; {program}; assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    check = (
+        f"import sys; {program}; assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-W", "error", "-c", check], check=True, capture_output=True)
 
 
@@ -45,7 +47,10 @@ def test_rooms_are_imported_on_first_use() -> None:
 @pytest.mark.whole_program
 def test_module_runs_as_the_command() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "protosphere", "--version"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "protosphere", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.startswith("protosphere ")
 
@@ -85,7 +90,11 @@ def test_unknown_command() -> None:
 def test_output_without_room(command: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "protosphere", command], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [sys.executable, "-m", "protosphere", command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
     assert done.returncode == 1
     assert done.stderr == "Error: there must be room for what is printed; there is no space left.\n"

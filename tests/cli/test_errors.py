@@ -16,12 +16,27 @@ from protosphere.training import TrainingError
         (ValueError("labels must fit; they do not."), "Error: labels must fit; they do not."),
         (ValueError("did you mean epochs?"), "Error: did you mean epochs?\n"),
         (TrainingError("the loss must stay finite"), "Error: the loss must stay finite."),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "Error: there must be memory for this"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "Error: there must be memory for this"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+            "Error: there must be memory for this",
+        ),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+            "Error: there must be memory for this",
+        ),
         (MemoryError(), "Error: there must be memory for this"),
-        (RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed."), "Error: processes that read images"),
-        (OSError(errno.ENOSPC, "No space left on device", "/run/x"), "Error: /run/x must be usable; no space left on"),
-        (ModuleNotFoundError("No module named 'timm'", name="timm"), "Error: timm must be installed for this: pip"),
+        (
+            RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed."),
+            "Error: processes that read images",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/run/x"),
+            "Error: /run/x must be usable; no space left on",
+        ),
+        (
+            ModuleNotFoundError("No module named 'timm'", name="timm"),
+            "Error: timm must be installed for this: pip",
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )

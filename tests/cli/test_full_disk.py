@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from protosphere.cli.app import app
 from protosphere.recipes import build, catalog
-from protosphere.recipes.execute import execute
+from protosphere.recipes.runner import execute
 from protosphere.recipes.schema import with_settings
 from protosphere.runs import RunFolder
 from protosphere.runs.checkpoints import load_checkpoint
@@ -22,8 +22,15 @@ from protosphere.runs.checkpoints import load_checkpoint
 pytestmark = pytest.mark.whole_program
 runner = CliRunner()
 EPOCHS = 4
-SETTINGS = [f"optimisation.epochs={EPOCHS}", "evaluate_every=1", "save_every=1"]
-ARGUMENTS = ["train", "digits-nonl", "--device", "cpu", *(word for one in SETTINGS for word in ("--set", one)), "--out"]
+SETTINGS = [f"optimization.epochs={EPOCHS}", "evaluate_every=1", "save_every=1"]
+ARGUMENTS = [
+    "train",
+    "digits-nonl",
+    "--device",
+    "cpu",
+    *(word for one in SETTINGS for word in ("--set", one)),
+    "--out",
+]
 COMMAND = [sys.executable, "-m", "protosphere", *ARGUMENTS]
 
 # Two checkpoints of 456 KiB fit, and the third, which is written before the first goes, does not.
@@ -59,7 +66,11 @@ def unshared(tmp_path: Path) -> list[str]:
     """The beginning of a command that sees mounts of its own, which end with it."""
     if shutil.which("unshare") is None:
         pytest.skip("there is no unshare here to mount a small disk with")
-    begin = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+    begin = (
+        ["unshare", "--mount"]
+        if os.geteuid() == 0
+        else ["unshare", "--user", "--map-root-user", "--mount"]
+    )
     probe = [*begin, "mount", "-t", "tmpfs", "-o", f"size={SMALL}", "none", str(tmp_path)]
     tried = subprocess.run(probe, capture_output=True, text=True, check=False)
     if tried.returncode != 0:
@@ -67,7 +78,9 @@ def unshared(tmp_path: Path) -> list[str]:
     return begin
 
 
-def test_a_full_disk_is_one_sentence_and_freeing_it_lets_the_run_go_on(unshared: list[str], tmp_path: Path) -> None:
+def test_a_full_disk_is_one_sentence_and_freeing_it_lets_the_run_go_on(
+    unshared: list[str], tmp_path: Path
+) -> None:
     disk, kept = tmp_path / "disk", tmp_path / "kept"
     disk.mkdir()
     kept.mkdir()
@@ -90,7 +103,9 @@ def test_a_full_disk_is_one_sentence_and_freeing_it_lets_the_run_go_on(unshared:
 
     assert (resumed["status"], resumed["stderr"]) == (0, "")
     assert load_checkpoint(kept / "1/checkpoints").step == EPOCHS * per_epoch
-    epochs = [record["epoch"] for record in RunFolder(kept / "1").records() if record["kind"] == "train"]
+    epochs = [
+        record["epoch"] for record in RunFolder(kept / "1").records() if record["kind"] == "train"
+    ]
     assert epochs == list(range(1, EPOCHS + 1))
 
 
@@ -109,7 +124,10 @@ def test_a_limit_of_file_sizes_is_one_sentence_and_earlier_files_stay(tmp_path: 
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2); os.execv(sys.argv[2], sys.argv[2:])",
     ]
     ran = subprocess.run(
-        [*limited, str(limit), *COMMAND, str(run.path), "--resume"], capture_output=True, encoding="utf-8", check=False
+        [*limited, str(limit), *COMMAND, str(run.path), "--resume"],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
     )
     assert ran.returncode == 1, ran.stdout
     assert ran.stderr.startswith(f"Error: {run.checkpoints}/"), ran.stderr
@@ -132,16 +150,22 @@ def test_a_limit_of_file_sizes_is_one_sentence_and_earlier_files_stay(tmp_path: 
 
 def _contents(folder: Path) -> dict[str, bytes]:
     """Files by name; the lock's holder and the machine are not compared."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in (".lock", "machine.json")]
+    files = [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in (".lock", "machine.json")
+    ]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.mark.parametrize("kind", ["below a file", "a file", "read-only"])
 def test_a_place_that_cannot_be_written_to_is_one_sentence(kind: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    place = {"below a file": tmp_path / "file/run", "a file": tmp_path / "file", "read-only": _unwritable(tmp_path)}[
-        kind
-    ]
+    place = {
+        "below a file": tmp_path / "file/run",
+        "a file": tmp_path / "file",
+        "read-only": _unwritable(tmp_path),
+    }[kind]
     result = runner.invoke(app, [*ARGUMENTS, str(place)])
     assert result.exit_code == 1, result.output
     assert result.stderr.startswith(f"Error: {place} must be a folder to write to; "), result.stderr

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from protosphere.recipes import build, catalog
-from protosphere.recipes.execute import execute
+from protosphere.recipes.runner import execute
 from protosphere.recipes.schema import with_settings
 from protosphere.runs import RunFolder
 from protosphere.runs.checkpoints import load_checkpoint
@@ -23,7 +23,9 @@ KILLS = 5
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> kills.Whole:
     """The run that nobody disturbs."""
-    return kills.uninterrupted(tmp_path_factory.mktemp("kills") / "whole", epochs=kills.EPOCHS_A_KILL * KILLS)
+    return kills.uninterrupted(
+        tmp_path_factory.mktemp("kills") / "whole", epochs=kills.EPOCHS_A_KILL * KILLS
+    )
 
 
 def test_five_kills_change_nothing(whole: kills.Whole, tmp_path: Path) -> None:
@@ -39,7 +41,9 @@ def test_an_epoch_that_is_stopped_in_its_middle_has_the_loss_of_all_its_steps(
 ) -> None:
     per_epoch = min(_losses(whole.folder))
     step = 0
-    while step % per_epoch == 0:  # By chance the signal may come with an epoch's last step; then once more.
+    while (
+        step % per_epoch == 0
+    ):  # By chance the signal may come with an epoch's last step; then once more.
         ending = kills.trained(tmp_path, whole, moment=1.2, number=signal.SIGTERM)
         step = kills.check(tmp_path, whole, ending, number=signal.SIGTERM, at_least=step + 1)
     assert kills.trained(tmp_path, whole).is_whole
@@ -49,7 +53,11 @@ def test_an_epoch_that_is_stopped_in_its_middle_has_the_loss_of_all_its_steps(
 
 
 def _losses(folder: Path) -> dict[int, float]:
-    return {record["step"]: record["loss"] for record in RunFolder(folder).records() if record["kind"] == "train"}
+    return {
+        record["step"]: record["loss"]
+        for record in RunFolder(folder).records()
+        if record["kind"] == "train"
+    }
 
 
 class Death(BaseException):
@@ -77,10 +85,22 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_one_thread")
-def test_death_at_every_single_write_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_death_at_every_single_write_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first process dies at its first sync, the next at its second, and so on: before and after each rename."""
-    settings = ["data.source=synthetic", "data.num_classes=3", "data.samples=32", "data.resolution=8"]
-    settings += ["optimisation.epochs=3", "optimisation.batch=16", "evaluate_every=1", "save_every=1"]
+    settings = [
+        "data.source=synthetic",
+        "data.num_classes=3",
+        "data.samples=32",
+        "data.resolution=8",
+    ]
+    settings += [
+        "optimization.epochs=3",
+        "optimization.batch=16",
+        "evaluate_every=1",
+        "save_every=1",
+    ]
     recipe = with_settings(catalog.recipe("digits-ntce"), settings)
     source = build.build_source(recipe)
     list(execute(recipe, RunFolder(tmp_path / "whole"), source))
@@ -96,6 +116,8 @@ def test_death_at_every_single_write_changes_nothing(tmp_path: Path, monkeypatch
             checkpoint = load_checkpoint(run.checkpoints)
             saved.append(0 if checkpoint is None else checkpoint.step)
     assert saved == sorted(saved)
-    assert saved.count(0) > 12, "processes died at each write of the start, of an evaluation and of a checkpoint"
+    assert saved.count(0) > 12, (
+        "processes died at each write of the start, of an evaluation and of a checkpoint"
+    )
     assert kills.differences(tmp_path / "whole", run.path) == []
     assert list(run.path.rglob("*.part")) == [], "nothing half-written stays"

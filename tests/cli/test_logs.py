@@ -8,22 +8,27 @@ import pytest
 from typer.testing import CliRunner
 
 from protosphere.cli.app import app
-from protosphere.recipes.execute import latest
+from protosphere.recipes.runner import latest
 
 runner = CliRunner()
-SHORT = ["--set", "optimisation.epochs=2", "--set", "evaluate_every=1", "--device", "cpu"]
+SHORT = ["--set", "optimization.epochs=2", "--set", "evaluate_every=1", "--device", "cpu"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_tensorboard(tmp_path: Path) -> None:
-    result = runner.invoke(app, ["train", "digits-ce", "--out", str(tmp_path / "run"), *SHORT, "--log", "tensorboard"])
+    result = runner.invoke(
+        app, ["train", "digits-ce", "--out", str(tmp_path / "run"), *SHORT, "--log", "tensorboard"]
+    )
     assert result.exit_code == 0, result.output
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path / "run/tensorboard"))
     events.Reload()
     last = latest(tmp_path / "run")
-    assert [event.step for event in events.Scalars("test_accuracy")] == [last["step"] // 2, last["step"]]
+    assert [event.step for event in events.Scalars("test_accuracy")] == [
+        last["step"] // 2,
+        last["step"],
+    ]
     assert events.Scalars("test_accuracy")[-1].value == pytest.approx(last["test_accuracy"])
     assert {"loss", "rate", "nc1_ratio"} <= set(events.Tags()["scalars"])
 
@@ -43,7 +48,9 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return Run()
 
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
-    result = runner.invoke(app, ["train", "digits-nonl", "--out", str(tmp_path / "run"), *SHORT, "--log", "wandb"])
+    result = runner.invoke(
+        app, ["train", "digits-nonl", "--out", str(tmp_path / "run"), *SHORT, "--log", "wandb"]
+    )
     assert result.exit_code == 0, result.output
     assert (seen["name"], seen["resume"], seen["finished"]) == ("digits-nonl", "allow", True)
     assert seen["config"]["loss"]["kind"] == "nonl"
@@ -55,10 +62,14 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.bad_input
 def test_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    result = runner.invoke(app, ["train", "digits-ce", "--out", str(tmp_path / "run"), *SHORT, "--log", "wandb"])
+    result = runner.invoke(
+        app, ["train", "digits-ce", "--out", str(tmp_path / "run"), *SHORT, "--log", "wandb"]
+    )
     assert result.exit_code == 1
     assert 'pip install "protosphere[wandb]"' in result.stderr
-    result = runner.invoke(app, ["train", "digits-ce", "--out", str(tmp_path / "run"), *SHORT, "--log", "paper"])
+    result = runner.invoke(
+        app, ["train", "digits-ce", "--out", str(tmp_path / "run"), *SHORT, "--log", "paper"]
+    )
     assert result.exit_code == 1
     assert "--log must be tensorboard or wandb; got paper" in result.stderr
     monkeypatch.setitem(sys.modules, "yaml", None)

@@ -12,10 +12,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from protosphere.cli.app import app
-from protosphere.data.sources import load
+from protosphere.data.datasets import load
 from protosphere.evaluation import outputs
 from protosphere.geometry import cosines
-from protosphere.recipes.trained import load_run
+from protosphere.recipes.loading import load_run
 
 runner = CliRunner()
 
@@ -23,7 +23,16 @@ runner = CliRunner()
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    arguments = ["train", "digits-nonl", "--out", str(folder), "--set", "optimisation.epochs=3", "--device", "cpu"]
+    arguments = [
+        "train",
+        "digits-nonl",
+        "--out",
+        str(folder),
+        "--set",
+        "optimization.epochs=3",
+        "--device",
+        "cpu",
+    ]
     assert runner.invoke(app, arguments).exit_code == 0
     return folder
 
@@ -53,19 +62,27 @@ def test_files_and_arrays_are_classified_as_in_evaluation(run: Path, images: Pat
     rows = _rows(run, images)
     assert [Path(row["image"]).name for row in rows] == [f"{index:02}.png" for index in range(20)]
     assert [int(row["class"]) for row in rows] == found.decisions[:20].tolist()
-    assert [float(row["confidence"]) for row in rows] == pytest.approx(shares[:20].amax(1).tolist(), abs=1e-4)
+    assert [float(row["confidence"]) for row in rows] == pytest.approx(
+        shares[:20].amax(1).tolist(), abs=1e-4
+    )
     everything = _rows(run, images.parent / "all.npz", "--batch", "100")
     assert [int(row["class"]) for row in everything] == found.decisions.tolist()
     assert everything[7]["image"].endswith("all.npz:x[7]")
-    lines = runner.invoke(app, ["predict", str(run), str(images), "--format", "json", "--device", "cpu"]).stdout
-    assert [json.loads(line)["class"] for line in lines.splitlines()] == [row["class"] for row in rows]
+    lines = runner.invoke(
+        app, ["predict", str(run), str(images), "--format", "json", "--device", "cpu"]
+    ).stdout
+    assert [json.loads(line)["class"] for line in lines.splitlines()] == [
+        row["class"] for row in rows
+    ]
 
 
 def test_rejection_is_minus_the_highest_cosine(run: Path, images: Path) -> None:
     taken = load_run(run)
     features = outputs(taken.objective, taken.test).features[:20]
     highest = cosines(features, taken.objective.head.prototypes.detach()).amax(1)
-    assert [float(row["rejection"]) for row in _rows(run, images)] == pytest.approx((-highest).tolist(), abs=1e-5)
+    assert [float(row["rejection"]) for row in _rows(run, images)] == pytest.approx(
+        (-highest).tolist(), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("source", ["arrays", "folder"])
@@ -79,9 +96,22 @@ def test_images_of_another_size_are_prepared_as_in_evaluation(source: str, tmp_p
             (tmp_path / f"folder/{part}/{label}").mkdir(parents=True, exist_ok=True)
             Image.fromarray(image).save(tmp_path / f"folder/{part}/{label}/{index:02}.png")
     place = tmp_path / ("data.npz" if source == "arrays" else "folder")
-    settings = {"data.source": source, "data.path": place, "data.workers": 0, "optimisation.epochs": 1}
+    settings = {
+        "data.source": source,
+        "data.path": place,
+        "data.workers": 0,
+        "optimization.epochs": 1,
+    }
     options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    arguments = ["train", "digits-nonl", "--out", str(tmp_path / "run"), "--device", "cpu", *options]
+    arguments = [
+        "train",
+        "digits-nonl",
+        "--out",
+        str(tmp_path / "run"),
+        "--device",
+        "cpu",
+        *options,
+    ]
     ran = runner.invoke(app, arguments)
     assert ran.exit_code == 0, ran.output
     taken = load_run(tmp_path / "run")
@@ -97,14 +127,19 @@ def test_images_of_another_size_are_prepared_as_in_evaluation(source: str, tmp_p
     assert _rows(tmp_path / "run", *mixed)[1]["confidence"] == rows[0]["confidence"]
 
 
-def test_noise_is_farther_from_every_prototype_than_digits(run: Path, images: Path, tmp_path: Path) -> None:
-    np.savez(tmp_path / "noise.npz", x=np.random.default_rng(0).integers(0, 256, (50, 8, 8), dtype=np.uint8))
+def test_noise_is_farther_from_every_prototype_than_digits(
+    run: Path, images: Path, tmp_path: Path
+) -> None:
+    np.savez(
+        tmp_path / "noise.npz",
+        x=np.random.default_rng(0).integers(0, 256, (50, 8, 8), dtype=np.uint8),
+    )
     noise = [float(row["rejection"]) for row in _rows(run, tmp_path / "noise.npz")]
     digits = [float(row["rejection"]) for row in _rows(run, images)]
     assert np.mean(noise) > np.mean(digits)
 
 
-def test_other_sizes_and_colours_are_converted(run: Path, images: Path, tmp_path: Path) -> None:
+def test_other_sizes_and_colors_are_converted(run: Path, images: Path, tmp_path: Path) -> None:
     large = Image.open(images / "03.png").convert("RGB").resize((64, 64), Image.Resampling.NEAREST)
     large.save(tmp_path / "large.png")
     (row,) = _rows(run, tmp_path / "large.png")
@@ -112,7 +147,7 @@ def test_other_sizes_and_colours_are_converted(run: Path, images: Path, tmp_path
     assert row["class"] == own["class"]
 
 
-def test_one_image_in_colour_is_one_image(run: Path, images: Path, tmp_path: Path) -> None:
+def test_one_image_in_color_is_one_image(run: Path, images: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "one.npz", x=np.array(Image.open(images / "03.png").convert("RGB")))
     (row,) = _rows(run, tmp_path / "one.npz")
     (own,) = _rows(run, images / "03.png")
@@ -122,9 +157,20 @@ def test_one_image_in_colour_is_one_image(run: Path, images: Path, tmp_path: Pat
 def test_bad_files_are_told_and_the_rest_goes_on(run: Path, images: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"\x89PNG nothing")
     np.savez(tmp_path / "numbers.npz", x=np.zeros(3))
-    np.savez(tmp_path / "mixed.npz", good=np.zeros((2, 8, 8), np.uint8), loud=np.full((2, 8, 8), 3.5))
+    np.savez(
+        tmp_path / "mixed.npz", good=np.zeros((2, 8, 8), np.uint8), loud=np.full((2, 8, 8), 3.5)
+    )
     result = runner.invoke(
-        app, ["predict", str(run), str(tmp_path), str(images / "00.png"), str(images / "01.png"), "--device", "cpu"]
+        app,
+        [
+            "predict",
+            str(run),
+            str(tmp_path),
+            str(images / "00.png"),
+            str(images / "01.png"),
+            "--device",
+            "cpu",
+        ],
     )
     assert result.exit_code == 0, result.output
     assert len(result.stdout.splitlines()) == 5
@@ -137,7 +183,9 @@ def test_bad_files_are_told_and_the_rest_goes_on(run: Path, images: Path, tmp_pa
 def test_an_empty_folder_among_others_is_passed_over(
     run: Path, images: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    result = runner.invoke(app, ["predict", str(run), str(tmp_path), str(images / "00.png"), "--device", "cpu"])
+    result = runner.invoke(
+        app, ["predict", str(run), str(tmp_path), str(images / "00.png"), "--device", "cpu"]
+    )
     assert result.exit_code == 0, result.output
     assert len(result.stdout.splitlines()) == 2
     assert "has no images in it and is passed over" in caplog.text

@@ -31,9 +31,13 @@ def _write(path: Path, content: dict[str, np.ndarray]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["plain.npz", "compressed.npz", "some.safetensors", "some.pt", "some.pth"])
+@pytest.mark.parametrize(
+    "name", ["plain.npz", "compressed.npz", "some.safetensors", "some.pt", "some.pth"]
+)
 @pytest.mark.parametrize("unpacked", [1 << 24, 0])
-def test_what_is_in_comes_out(name: str, unpacked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_in_comes_out(
+    name: str, unpacked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(feature_files, "_UNPACKED_IN_MEMORY", unpacked)
     content = read_features(_write(tmp_path / name, CONTENT))
     for key, value in CONTENT.items():
@@ -45,13 +49,16 @@ def test_what_is_in_comes_out(name: str, unpacked: int, tmp_path: Path, monkeypa
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
 def test_layouts_and_precisions_of_npz(dtype: object, tmp_path: Path) -> None:
     features = np.asfortranarray(np.random.default_rng(0).standard_normal((5, 3)).astype(dtype))
-    path = _write(tmp_path / "some.npz", {"features": features, "labels": np.arange(5, dtype=np.uint8)})
+    path = _write(
+        tmp_path / "some.npz", {"features": features, "labels": np.arange(5, dtype=np.uint8)}
+    )
     np.testing.assert_array_equal(read_features(path).features, features)
 
 
 def test_other_keys_and_names_of_classes(tmp_path: Path) -> None:
     path = _write(
-        tmp_path / "a.npz", {"x": CONTENT["features"], "y": CONTENT["labels"], "class_names": np.array(["a", "b"])}
+        tmp_path / "a.npz",
+        {"x": CONTENT["features"], "y": CONTENT["labels"], "class_names": np.array(["a", "b"])},
     )
     content = read_features(path, features="x", labels="y")
     assert content.class_names == ["a", "b"]
@@ -61,7 +68,8 @@ def test_other_keys_and_names_of_classes(tmp_path: Path) -> None:
 
 def test_bfloat16_of_safetensors(tmp_path: Path) -> None:
     save_file(
-        {"features": torch.ones(4, 3, dtype=torch.bfloat16), "labels": torch.arange(4)}, tmp_path / "b.safetensors"
+        {"features": torch.ones(4, 3, dtype=torch.bfloat16), "labels": torch.arange(4)},
+        tmp_path / "b.safetensors",
     )
     assert read_features(tmp_path / "b.safetensors").features.dtype == torch.bfloat16
 
@@ -107,7 +115,9 @@ def test_bad_files(suffix: str, tmp_path: Path) -> None:
     path.write_bytes(b"nonsense" * 100)
     assert message(path).startswith(f"some{suffix} must be a")
     _write(path, {"x": CONTENT["features"], "labels": CONTENT["labels"]})
-    assert message(path) == f"some{suffix} must hold features under the key 'features'; its keys are " + (
+    assert message(
+        path
+    ) == f"some{suffix} must hold features under the key 'features'; its keys are " + (
         "labels, x" if suffix == ".safetensors" else "x, labels"
     )
     _write(path, {"features": CONTENT["features"]})
@@ -120,20 +130,34 @@ def test_bad_files(suffix: str, tmp_path: Path) -> None:
 @pytest.mark.bad_input
 def test_bad_content(tmp_path: Path) -> None:
     for name, content, message in (
-        ("list.pt", [torch.ones(3)], "must hold a dictionary of tensors; it holds another thing, list"),
-        ("number.pt", {"features": 3, "labels": torch.arange(3)}, "'features' in number.pt must be a dense tensor"),
+        (
+            "list.pt",
+            [torch.ones(3)],
+            "must hold a dictionary of tensors; it holds another thing, list",
+        ),
+        (
+            "number.pt",
+            {"features": 3, "labels": torch.arange(3)},
+            "'features' in number.pt must be a dense tensor",
+        ),
         (
             "list.pt",
             {"features": [[1.0]], "labels": torch.arange(1)},
             "'features' in list.pt must be a tensor; it is a",
         ),
-        ("sparse.pt", {"features": torch.eye(3).to_sparse(), "labels": torch.arange(3)}, "must be a dense tensor"),
+        (
+            "sparse.pt",
+            {"features": torch.eye(3).to_sparse(), "labels": torch.arange(3)},
+            "must be a dense tensor",
+        ),
     ):
         torch.save(content, tmp_path / name)
         with pytest.raises(FeatureFileError, match=message):
             read_features(tmp_path / name)
     (tmp_path / "some.csv").write_text("1,2")
-    with pytest.raises(FeatureFileError, match=r"some.csv must end in .npz, .safetensors or .pt; it ends in .csv"):
+    with pytest.raises(
+        FeatureFileError, match=r"some.csv must end in .npz, .safetensors or .pt; it ends in .csv"
+    ):
         read_features(tmp_path / "some.csv")
     np.savez(tmp_path / "names.npz", **CONTENT, class_names=np.arange(2))
     with pytest.raises(FeatureFileError, match=r"class names in names.npz must be a list of texts"):
@@ -141,11 +165,16 @@ def test_bad_content(tmp_path: Path) -> None:
     (tmp_path / "folder.npz").mkdir()
     with pytest.raises(FeatureFileError, match="must be a file; it is a folder"):
         read_features(tmp_path / "folder.npz")
-    with pytest.raises(FeatureFileError, match="must be a file that can be read; file name too long"):
+    with pytest.raises(
+        FeatureFileError, match="must be a file that can be read; file name too long"
+    ):
         read_features(tmp_path / ("x" * 300 + ".npz"))
     for key in ("prototypes", "bias"):
         np.savez(tmp_path / "named.npz", features=CONTENT["features"], labels=CONTENT["labels"])
-        with pytest.raises(FeatureFileError, match=f"must hold {key} under the key 'w'; its keys are features, labels"):
+        with pytest.raises(
+            FeatureFileError,
+            match=f"must hold {key} under the key 'w'; its keys are features, labels",
+        ):
             read_features(tmp_path / "named.npz", **{key: "w"})
     with zipfile.ZipFile(tmp_path / "text.npz", "w") as archive:
         archive.writestr("features.npy", "hello")
@@ -178,7 +207,9 @@ def test_damage_anywhere_is_a_sentence(tmp_path: Path) -> None:
 
 def test_what_people_put_into_pt_files(tmp_path: Path) -> None:
     content = {key: torch.from_numpy(value) for key, value in CONTENT.items()}
-    torch.save(content | {"class_names": ["a", "b"], "bias": None, "epoch": 3}, tmp_path / "SOME.PT")
+    torch.save(
+        content | {"class_names": ["a", "b"], "bias": None, "epoch": 3}, tmp_path / "SOME.PT"
+    )
     found = read_features(tmp_path / "SOME.PT")
     assert found.class_names == ["a", "b"]
     assert found.bias is None

@@ -16,6 +16,8 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
+from protosphere.data.augmentation import Augmentation
+from protosphere.data.datasets import DataError, hold_out
 from protosphere.data.folders import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -27,8 +29,6 @@ from protosphere.data.folders import (
     middle,
     sample_seed,
 )
-from protosphere.data.pipeline import Augmentation
-from protosphere.data.sources import DataError, hold_out
 
 RESIZED = Augmentation(16, "resized", flip=0.5, mean=IMAGENET_MEAN, std=IMAGENET_STD)
 COUNTS = {"train": {"ant": 4, "bee": 5, "cat": 2}, "val": {"ant": 1, "bee": 2, "cat": 1}}
@@ -101,11 +101,15 @@ def test_test_stands_in_for_val_but_val_goes_first(tree: Path) -> None:
 
 def test_a_list_chooses_classes_and_decides_their_labels(tree: Path, tmp_path: Path) -> None:
     listed = tmp_path / "classes.txt"
-    listed.write_text("\ufeff# of a hundred\ncat  a feline, 3\r\n\n  ant\n  # bee\n", encoding="utf-8")
+    listed.write_text(
+        "\ufeff# of a hundred\ncat  a feline, 3\r\n\n  ant\n  # bee\n", encoding="utf-8"
+    )
     train, val = load_folder(tree, classes=listed)
     assert train.class_names == ("cat", "ant")
     for part in (train, val):
-        assert [Path(path).parent.name for path in part.paths] == [train.class_names[label] for label in part.labels]
+        assert [Path(path).parent.name for path in part.paths] == [
+            train.class_names[label] for label in part.labels
+        ]
     assert torch.bincount(train.labels).tolist() == [2, 4]
     assert torch.bincount(val.labels).tolist() == [1, 1]
 
@@ -115,7 +119,9 @@ def test_hold_out_splits_files(files: ImageFiles) -> None:
     assert sorted([*rest.paths, *held.paths]) == sorted(files.paths)
     assert torch.bincount(held.labels).tolist() == [2, 2, 1]
     for part in (rest, held):
-        assert [Path(path).parent.name for path in part.paths] == [files.class_names[label] for label in part.labels]
+        assert [Path(path).parent.name for path in part.paths] == [
+            files.class_names[label] for label in part.labels
+        ]
 
 
 def test_crops_are_those_of_torchvision(files: ImageFiles) -> None:
@@ -225,19 +231,26 @@ def test_the_global_generator_is_left_alone(files: ImageFiles) -> None:
 
 @pytest.mark.parametrize("mode", ["L", "LA", "P", "P, transparent", "CMYK", "RGBA", "1"])
 def test_whatever_a_file_holds_is_read_as_rgb(mode: str, tmp_path: Path) -> None:
-    colours = Image.fromarray(np.full((20, 30, 3), (200, 40, 90), np.uint8))
+    colors = Image.fromarray(np.full((20, 30, 3), (200, 40, 90), np.uint8))
     path = tmp_path / ("some.jpg" if mode == "CMYK" else "some.png")
     if mode == "P, transparent":
-        colours.convert("P").save(path, transparency=bytes(range(256)))
+        colors.convert("P").save(path, transparency=bytes(range(256)))
     else:
-        colours.convert(mode).save(path)
-    feed = FileFeed(ImageFiles((str(path),), torch.tensor([0]), ("a",)), Augmentation(16), device="cpu", workers=0)
+        colors.convert(mode).save(path)
+    feed = FileFeed(
+        ImageFiles((str(path),), torch.tensor([0]), ("a",)),
+        Augmentation(16),
+        device="cpu",
+        workers=0,
+    )
     ((images, _),) = feed.in_order(1)
     assert images.shape == (1, 3, 16, 16)
     if mode in ("P, transparent", "P", "RGBA", "CMYK"):
         tolerance = {"CMYK": 3, "RGBA": 0}.get(mode, 40)
         mean = (images * 255).mean((0, 2, 3))
-        torch.testing.assert_close(mean, torch.tensor([200.0, 40, 90]), rtol=0, atol=tolerance + 1e-3)
+        torch.testing.assert_close(
+            mean, torch.tensor([200.0, 40, 90]), rtol=0, atol=tolerance + 1e-3
+        )
     elif mode != "1":
         assert torch.equal(images[:, 0], images[:, 2])
 
@@ -252,9 +265,14 @@ def test_the_cut_can_be_sent_to_a_process_that_is_not_forked(files: ImageFiles) 
 def test_workers_change_nothing(files: ImageFiles) -> None:
     own, feed = (FileFeed(files, RESIZED, device="cpu", workers=workers) for workers in (0, 2))
     for epoch in (0, 1):
-        assert_same(list(own.batches(2, seed=7, epoch=epoch)), list(feed.batches(2, seed=7, epoch=epoch)))
+        assert_same(
+            list(own.batches(2, seed=7, epoch=epoch)), list(feed.batches(2, seed=7, epoch=epoch))
+        )
     assert len(list(islice(feed.batches(2, seed=7, epoch=2), 2))) == 2
-    assert_same(list(own.batches(2, seed=7, epoch=3, first=1)), list(feed.batches(2, seed=7, epoch=3, first=1)))
+    assert_same(
+        list(own.batches(2, seed=7, epoch=3, first=1)),
+        list(feed.batches(2, seed=7, epoch=3, first=1)),
+    )
     assert_same(list(own.in_order(3)), list(feed.in_order(3)))
 
 
@@ -286,7 +304,9 @@ def damaged(kind: str, path: Path) -> str:
     if kind == "missing":
         path.unlink()
         return f"{path} must be an image; it cannot be read (No such file or directory)"
-    path.write_bytes({"truncated": content[: len(content) // 2], "text": b"no image at all", "empty": b""}[kind])
+    path.write_bytes(
+        {"truncated": content[: len(content) // 2], "text": b"no image at all", "empty": b""}[kind]
+    )
     return f"{path} must be an image; it cannot be read (damaged or none)"
 
 
@@ -322,7 +342,9 @@ def test_an_earlier_epoch_cannot_be_continued(files: ImageFiles) -> None:
     earlier, later = (feed.batches(2, seed=0, epoch=epoch) for epoch in (0, 1))
     next(earlier)
     next(later)
-    with pytest.raises(DataError, match="batches must all be taken before others are begun; others have been"):
+    with pytest.raises(
+        DataError, match="batches must all be taken before others are begun; others have been"
+    ):
         next(earlier)
     assert len(list(later)) == 4
     with pytest.raises(DataError, match="workers must be 0 or more; got -1"):
@@ -348,14 +370,19 @@ def test_folders_that_are_missing_or_do_not_agree(tmp_path: Path) -> None:
     assert sentence_of(root) == f"{train} must have a folder for each class; it has none"
     for name in ("ant", "bee", "cat", "dog", "eel"):
         write(train / name / "0.png")
-    assert sentence_of(root) == f"{val} must have a folder for each of the 5 classes; it lacks 4 (bee, cat, dog, ...)"
+    assert (
+        sentence_of(root)
+        == f"{val} must have a folder for each of the 5 classes; it lacks 4 (bee, cat, dog, ...)"
+    )
     for name in ("ant", "bee", "cat", "dog", "eel", "fox"):
         write(val / name / "0.png")
     assert sentence_of(root) == f"{val} must have the classes of train only; got 1 more (fox)"
     for name in ("gnu", "fox"):
         (train / name).mkdir()
         write(val / name / "0.png")
-    assert sentence_of(root) == f"{train} must have images of each class; it has none of 2 (fox, gnu)"
+    assert (
+        sentence_of(root) == f"{train} must have images of each class; it has none of 2 (fox, gnu)"
+    )
 
 
 @pytest.mark.bad_input
@@ -377,7 +404,9 @@ def test_lists_that_are_missing_or_wrong(tree: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.bad_input
-def test_torchvision_is_asked_for(files: ImageFiles, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchvision_is_asked_for(
+    files: ImageFiles, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sentence = 'folders need torchvision, which is missing: pip install "protosphere[train]"'
     for part in ("datasets.folder", "transforms.v2"):
         monkeypatch.setitem(sys.modules, f"torchvision.{part}", None)
@@ -387,12 +416,14 @@ def test_torchvision_is_asked_for(files: ImageFiles, tree: Path, monkeypatch: py
     assert str(caught.value) == sentence
 
 
-def test_grey_images_of_sixteen_bits_keep_their_levels(tmp_path: Path) -> None:
+def test_gray_images_of_sixteen_bits_keep_their_levels(tmp_path: Path) -> None:
     ramp = np.linspace(0, 65535, 32 * 32).reshape(32, 32).astype(np.uint16)
     for part in ("train", "val"):
         (tmp_path / part / "ramp").mkdir(parents=True)
         Image.fromarray(ramp).save(tmp_path / part / "ramp/1.png")
-    images, _ = next(FileFeed(load_folder(tmp_path)[0], Augmentation(28), device="cpu", workers=0).in_order(1))
+    images, _ = next(
+        FileFeed(load_folder(tmp_path)[0], Augmentation(28), device="cpu", workers=0).in_order(1)
+    )
     middle = torch.from_numpy((ramp / 65535).astype(np.float32))[2:30, 2:30]
     torch.testing.assert_close(images[0, 0], middle, rtol=0, atol=0.01)
 
@@ -434,20 +465,30 @@ def test_images_are_turned_as_their_camera_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.bad_input
-@pytest.mark.parametrize("levels", [np.full((4, 4), 0.5, np.float32), np.full((4, 4), 70000, np.int32)])
+@pytest.mark.parametrize(
+    "levels", [np.full((4, 4), 0.5, np.float32), np.full((4, 4), 70000, np.int32)]
+)
 def test_pixels_of_no_known_range_are_refused(levels: np.ndarray, tmp_path: Path) -> None:
     Image.fromarray(levels).save(tmp_path / "strange.tif")
-    assert "its pixels are neither of eight nor of sixteen bits" in decoded(str(tmp_path / "strange.tif"))
+    assert "its pixels are neither of eight nor of sixteen bits" in decoded(
+        str(tmp_path / "strange.tif")
+    )
 
 
-def test_a_very_long_image_is_shortened_before_it_is_enlarged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_very_long_image_is_shortened_before_it_is_enlarged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its middle is what it was, and no image of some thousand times the size is made on the way."""
     image = torch.randint(0, 256, (3, 5, 2001), dtype=torch.uint8)
-    expected = v2.functional.center_crop(v2.functional.resize(image, [18], antialias=True), [16, 16])
+    expected = v2.functional.center_crop(
+        v2.functional.resize(image, [18], antialias=True), [16, 16]
+    )
     seen = []
     resize = v2.functional.resize
     monkeypatch.setattr(
-        v2.functional, "resize", lambda image, *rest, **named: seen.append(image.shape) or resize(image, *rest, **named)
+        v2.functional,
+        "resize",
+        lambda image, *rest, **named: seen.append(image.shape) or resize(image, *rest, **named),
     )
     found = middle(image, 16)
     assert seen == [(3, 5, 21)]

@@ -14,7 +14,14 @@ from protosphere.recipes import catalog
 from protosphere.recipes.schema import Data
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/metrics.md", "docs/training.md"]
+DOCUMENTS = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/metrics.md",
+    "docs/training.md",
+]
 
 
 def test_the_readme_runs_from_top_to_bottom() -> None:
@@ -30,7 +37,9 @@ def test_the_readme_runs_from_top_to_bottom() -> None:
 
 
 def test_the_training_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/training.md").read_text(), flags=re.DOTALL)
+    (block,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs/training.md").read_text(), flags=re.DOTALL
+    )
     exec(compile(block, "docs/training.md", "exec"), {})
     assert "epoch 2: loss" in capsys.readouterr().out
 
@@ -46,7 +55,9 @@ def test_the_documents_name_what_the_program_has() -> None:
     assert "Sixty-five recipes" in (ROOT / "README.md").read_text()
 
 
-def test_the_readme_has_the_tables_of_the_committed_results(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readme_has_the_tables_of_the_committed_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     for name in ("losses", "metrics", "prototypes", "harness"):
         sys.modules.pop(name, None)
@@ -67,8 +78,15 @@ def test_the_architecture_leads_to_every_loss_and_every_room() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     for name in protosphere.losses.__all__:
         if name[0].islower():
-            assert sys.modules[getattr(protosphere.losses, name).__module__].__file__.split("src/")[1] in text, name
-    rooms = [path.name for path in (ROOT / "src/protosphere").iterdir() if (path / "__init__.py").exists()]
+            assert (
+                sys.modules[getattr(protosphere.losses, name).__module__].__file__.split("src/")[1]
+                in text
+            ), name
+    rooms = [
+        path.name
+        for path in (ROOT / "src/protosphere").iterdir()
+        if (path / "__init__.py").exists()
+    ]
     assert all(f"  {room}/" in text for room in rooms)
     assert len(text.splitlines()) <= 70, "one page"
 
@@ -94,6 +112,9 @@ def test_every_metric_is_defined_in_the_documents() -> None:
     for name, definition in DEFINITIONS.items():
         row = next((line for line in lines if line.startswith(f"| `{name}`")), None)
         assert row is not None, name
-        cells = [cell.strip().replace("\\|", "|") for cell in row.strip("|").replace("\\|", "\0").split("|")]
+        cells = [
+            cell.strip().replace("\\|", "|")
+            for cell in row.strip("|").replace("\\|", "\0").split("|")
+        ]
         assert cells[1].replace("\0", "|") == definition.formula, name
         assert cells[2] == definition.reading, name

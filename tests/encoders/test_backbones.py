@@ -28,7 +28,9 @@ def test_the_cifar_stem_keeps_small_images_large() -> None:
         sizes[stem] = encoder.eval().forward_features(torch.randn(1, 3, 32, 32)).shape[-1]
     assert sizes == {"cifar": 4, "imagenet": 1}
     weights = sum(weight.numel() for weight in backbone("resnet18", stem="cifar").parameters())
-    assert backbone("resnet18", stem="cifar").conv1.weight.std().item() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.1)
+    assert backbone("resnet18", stem="cifar").conv1.weight.std().item() == pytest.approx(
+        (2 / (9 * 64)) ** 0.5, rel=0.1
+    )
     assert weights == 11_168_832  # ResNet-18 without its classifier: 3·64·9 in place of 3·64·49
 
 
@@ -49,7 +51,8 @@ def test_projections() -> None:
 @pytest.mark.bad_input
 def test_what_does_not_exist() -> None:
     with pytest.raises(
-        ValueError, match=r"a backbone must be 'small' or a model of timm; got 'resnet81'; did you mean 'resnet"
+        ValueError,
+        match=r"a backbone must be 'small' or a model of timm; got 'resnet81'; did you mean 'resnet",
     ):
         backbone("resnet81")
     with pytest.raises(ValueError, match="the cifar stem is for ResNets"):

@@ -30,8 +30,8 @@ def test_a_neck_can_make_cosines_negative_where_relu_cannot(kind: str) -> None:
             nonl_loss(encoder(inputs), head.prototypes, labels, temperature=0.5).backward()
             optimizer.step()
         features = encoder(inputs).detach()
-        centres = torch.stack([features[labels == c].mean(0) for c in range(3)])
-        means[name] = cosines(centres, centres)[~torch.eye(3, dtype=torch.bool)]
+        centers = torch.stack([features[labels == c].mean(0) for c in range(3)])
+        means[name] = cosines(centers, centers)[~torch.eye(3, dtype=torch.bool)]
     assert means["none"].min() >= 0
     assert means[kind].max() < -0.3
 

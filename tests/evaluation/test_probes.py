@@ -9,16 +9,16 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from protosphere.classifiers import LinearClassifier, MeanClassifier
-from protosphere.data.feeds import MemoryFeed
-from protosphere.data.pipeline import Augmentation
-from protosphere.data.sources import load
+from protosphere.data.augmentation import Augmentation
+from protosphere.data.datasets import load
+from protosphere.data.loaders import MemoryFeed
 from protosphere.encoders import backbone
 from protosphere.evaluation import outputs
-from protosphere.evaluation.features import Samples
+from protosphere.evaluation.inference import Samples
 from protosphere.evaluation.probes import PROBES, FeatureFeed, _Neighbours, _trained, probe
 from protosphere.training import Objective, Schedule, Settings
 
-TRAINED = ("linear", "normalised", "cached")
+TRAINED = ("linear", "normalized", "cached")
 SETTINGS = Settings(Schedule(0.5, 12, "steps", milestones=(8, 10)), batch=64, weight_decay=0.0)
 
 
@@ -39,7 +39,10 @@ def objective() -> Objective:
 @pytest.fixture(scope="module")
 def feeds() -> tuple[MemoryFeed, MemoryFeed]:
     source = load("digits")
-    train, test = (MemoryFeed(part, Augmentation(8, "padded", padding=1)) for part in (source.train, source.test))
+    train, test = (
+        MemoryFeed(part, Augmentation(8, "padded", padding=1))
+        for part in (source.train, source.test)
+    )
     return train, test
 
 
@@ -50,7 +53,15 @@ def test_every_classifier(objective: Objective, feeds: tuple) -> None:
     assert objective.training
     assert all(torch.equal(value, before[name]) for name, value in objective.state_dict().items())
     assert list(found) == list(PROBES)
-    passes = {"head": 0, "cosine": 0, "prototypes": 1, "linear": 12, "normalised": 12, "cached": 1, "neighbours": 1}
+    passes = {
+        "head": 0,
+        "cosine": 0,
+        "prototypes": 1,
+        "linear": 12,
+        "normalized": 12,
+        "cached": 1,
+        "neighbours": 1,
+    }
     assert {name: result.passes for name, result in found.items()} == passes
     assert found["head"].accuracy < 0.3
     assert {name: found[name].accuracy for name in PROBES[2:] if found[name].accuracy < 0.4} == {}
@@ -95,7 +106,9 @@ def test_by_definition(objective: Objective, feeds: tuple) -> None:
     unit, test = (part / np.linalg.norm(part, axis=1, keepdims=True) for part in (unit, test))
     labels, truth = own.labels.numpy(), other.labels.numpy()
     names = ("cosine", "prototypes", "cached", "neighbours")
-    found = {result.name: result.accuracy for result in probe(objective, *feeds, SETTINGS, names=names)}
+    found = {
+        result.name: result.accuracy for result in probe(objective, *feeds, SETTINGS, names=names)
+    }
     means = np.stack([unit[labels == index].mean(0) for index in range(10)])
     cosines = test @ (means / np.linalg.norm(means, axis=1, keepdims=True)).T
     assert found["prototypes"] == pytest.approx((cosines.argmax(1) == truth).mean(), abs=1 / 599)
@@ -117,16 +130,28 @@ def test_before_and_behind_a_projection(objective: Objective, feeds: tuple) -> N
     narrow = torch.nn.Linear(64, 1, bias=False)
     encoder = torch.nn.Sequential(*objective.encoder, narrow)
     contrastive = Objective(encoder, MeanClassifier(1, 10), objective.loss)
-    found = {(one.name, one.space): one for one in probe(contrastive, *feeds, SETTINGS, body=encoder[:-1])}
+    found = {
+        (one.name, one.space): one
+        for one in probe(contrastive, *feeds, SETTINGS, body=encoder[:-1])
+    }
     both = ("prototypes", "cached", "neighbours")
-    before = {("linear", "body"), ("normalised", "body"), *((name, "body") for name in both)}
-    assert set(found) == {("head", "output"), ("cosine", "output"), *((name, "output") for name in both)} | before
+    before = {("linear", "body"), ("normalized", "body"), *((name, "body") for name in both)}
+    assert (
+        set(found)
+        == {("head", "output"), ("cosine", "output"), *((name, "output") for name in both)} | before
+    )
     assert {key for key, one in found.items() if one.accuracy > 0.4} == before
-    plain = {one.name: one for one in probe(objective, *feeds, SETTINGS, names=("prototypes", "cached"))}
+    plain = {
+        one.name: one for one in probe(objective, *feeds, SETTINGS, names=("prototypes", "cached"))
+    }
     for name, one in plain.items():
         assert found[name, "body"].accuracy == one.accuracy
         assert found[name, "body"].metrics == pytest.approx(one.metrics)
-        assert found[name, "output"].metrics["inter_effective_rank"] < 1.001 < one.metrics["inter_effective_rank"]
+        assert (
+            found[name, "output"].metrics["inter_effective_rank"]
+            < 1.001
+            < one.metrics["inter_effective_rank"]
+        )
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -138,7 +163,9 @@ def test_on_a_gpu_as_on_a_cpu(objective: Objective, feeds: tuple) -> None:
     fast = {one.name: one for one in probe(copy.deepcopy(objective).cuda(), *on_gpu, compiled)}
     assert list(fast) == list(slow)
     for name, one in fast.items():
-        assert one.accuracy == pytest.approx(slow[name].accuracy, abs=0.03 if name in TRAINED else 0.002)
+        assert one.accuracy == pytest.approx(
+            slow[name].accuracy, abs=0.03 if name in TRAINED else 0.002
+        )
         if name == "prototypes":
             assert one.metrics == pytest.approx(slow[name].metrics, rel=1e-2, abs=1e-6)
 
@@ -156,17 +183,27 @@ def test_neighbours_vote_by_how_near_they_are() -> None:
     """One at an angle of 0 outvotes two at 60 degrees, exp(1/0.07) against 2 exp(0.5/0.07)."""
     bank = torch.tensor([[1.0, 0.0], [0.5, 3**0.5 / 2], [0.5, -(3**0.5) / 2]])
     votes = _Neighbours(Samples(bank, torch.tensor([0, 1, 1])), 2)(torch.tensor([[2.0, 0.0]]))
-    torch.testing.assert_close(votes[0, 1] / votes[0, 0], torch.tensor(2.0) * torch.tensor(-0.5 / 0.07).exp())
+    torch.testing.assert_close(
+        votes[0, 1] / votes[0, 0], torch.tensor(2.0) * torch.tensor(-0.5 / 0.07).exp()
+    )
 
 
-@pytest.mark.parametrize("name", ["cached", "normalised"])
+@pytest.mark.parametrize("name", ["cached", "normalized"])
 def test_only_encoders_are_rounded(name: str) -> None:
     """On features as they are, the precision that is asked for the encoder makes no difference."""
     torch.manual_seed(0)
     labels = torch.arange(600) % 20
     feed = FeatureFeed(torch.randn(20, 32)[labels] + torch.randn(600, 32), labels)
     one, other = (
-        _trained(name, torch.nn.Identity(), feed, replace(SETTINGS, precision=precision), 32, 20, lambda _: None)
+        _trained(
+            name,
+            torch.nn.Identity(),
+            feed,
+            replace(SETTINGS, precision=precision),
+            32,
+            20,
+            lambda _: None,
+        )
         for precision in ("float32", "bfloat16")
     )
     torch.testing.assert_close(one.prototypes, other.prototypes, rtol=0, atol=1e-5)

@@ -58,7 +58,9 @@ def test_the_gap_under_relu_is_the_one_of_theory() -> None:
     assert torch.all(features >= 0)
 
 
-def test_measure_collapse(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_measure_collapse(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     example = _load("measure_collapse")
     example.main(tmp_path)
@@ -70,7 +72,9 @@ def test_measure_collapse(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert len(answers) == 4
     assert all("no " not in line.split(":")[1][:9] for line in answers)
     written = read_features(tmp_path / "NONL.npz")
-    assert measure(written.features, written.labels, written.prototypes)["nc1_ratio"] == pytest.approx(nonl, abs=1e-4)
+    assert measure(written.features, written.labels, written.prototypes)[
+        "nc1_ratio"
+    ] == pytest.approx(nonl, abs=1e-4)
 
 
 def test_embeddings(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

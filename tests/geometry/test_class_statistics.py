@@ -9,7 +9,9 @@ from protosphere.geometry import class_statistics
 from protosphere.geometry.class_statistics import ClassStatistics, empty_statistics, panel_bytes
 
 
-def _two_passes(features: torch.Tensor, labels: torch.Tensor, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _two_passes(
+    features: torch.Tensor, labels: torch.Tensor, classes: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     means, scatters = [], []
     for index in range(classes):
         own = features[labels == index].double()
@@ -19,15 +21,23 @@ def _two_passes(features: torch.Tensor, labels: torch.Tensor, classes: int) -> t
     return torch.stack(means), torch.stack(scatters)
 
 
-def _check(statistics: ClassStatistics, features: torch.Tensor, labels: torch.Tensor, scale: float = 1.0) -> None:
+def _check(
+    statistics: ClassStatistics, features: torch.Tensor, labels: torch.Tensor, scale: float = 1.0
+) -> None:
     means, scatters = _two_passes(features, labels, statistics.num_classes)
     close = {"rtol": 1e-11, "atol": 1e-11 * scale}
-    torch.testing.assert_close(statistics.counts, torch.bincount(labels, minlength=len(means)).double())
+    torch.testing.assert_close(
+        statistics.counts, torch.bincount(labels, minlength=len(means)).double()
+    )
     torch.testing.assert_close(statistics.means, means, **close)
-    torch.testing.assert_close(statistics.spreads, scatters.diagonal(dim1=1, dim2=2).sum(1), **close)
+    torch.testing.assert_close(
+        statistics.spreads, scatters.diagonal(dim1=1, dim2=2).sum(1), **close
+    )
     torch.testing.assert_close(statistics.scatter(), scatters.sum(0), **close)
     if statistics.panels is not None:
-        torch.testing.assert_close(torch.stack(list(statistics.class_scatters())), scatters, **close)
+        torch.testing.assert_close(
+            torch.stack(list(statistics.class_scatters())), scatters, **close
+        )
 
 
 @pytest.mark.parametrize("padding", [1 << 29, 2000, 1])
@@ -55,7 +65,9 @@ def test_merging_is_adding(seed: int, cuts: list[int], offset: float) -> None:
             other.add(features[part], labels[part], space="raw")
             before = [tensor.clone() for tensor in (other.counts, other.means, other.spreads)]
             total.merge(other)
-            assert all(map(torch.equal, before, (other.counts, other.means, other.spreads))), "the other stays as it is"
+            assert all(map(torch.equal, before, (other.counts, other.means, other.spreads))), (
+                "the other stays as it is"
+            )
         _check(total, features, labels, scale=max(1.0, offset))
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protosphere.geometry import nearest_etf, separated_code, simplex_etf
+from protosphere.geometry import nearest_etf, simplex_etf, spherical_code
 
 F64 = torch.float64
 
@@ -24,10 +24,14 @@ def test_simplex_is_an_equiangular_tight_frame(classes: int, extra: int, seed: i
     eye = torch.eye(classes, dtype=F64)
     assert frame.shape == (classes, dim)
     assert frame.dtype == F64
-    torch.testing.assert_close(frame @ frame.mT, (classes * eye - 1) / (classes - 1), rtol=0, atol=1e-13)
+    torch.testing.assert_close(
+        frame @ frame.mT, (classes * eye - 1) / (classes - 1), rtol=0, atol=1e-13
+    )
     assert frame.sum(0).abs().max() < 1e-13
     spectrum = torch.linalg.svdvals(frame)[: classes - 1]
-    torch.testing.assert_close(spectrum, torch.full_like(spectrum, math.sqrt(classes / (classes - 1))))
+    torch.testing.assert_close(
+        spectrum, torch.full_like(spectrum, math.sqrt(classes / (classes - 1)))
+    )
 
 
 def test_orientation_is_uniform_and_follows_the_seed() -> None:
@@ -49,10 +53,14 @@ def test_nearest_etf_is_an_etf_and_nothing_is_nearer(classes: int, extra: int, s
     for proximity in (0.0, 0.7):
         options = {"previous": previous, "proximity": proximity} if proximity else {}
         frame = nearest_etf(means, **options)
-        torch.testing.assert_close(frame @ frame.mT, (classes * eye - 1) / (classes - 1), rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            frame @ frame.mT, (classes * eye - 1) / (classes - 1), rtol=0, atol=1e-12
+        )
 
         def distance(other: torch.Tensor, proximity: float = proximity) -> float:
-            return float((means - other).square().sum() + proximity * (other - previous).square().sum())
+            return float(
+                (means - other).square().sum() + proximity * (other - previous).square().sum()
+            )
 
         rivals = [previous]
         for _ in range(10):
@@ -63,7 +71,11 @@ def test_nearest_etf_is_an_etf_and_nothing_is_nearer(classes: int, extra: int, s
 
 def test_nearest_etf_keeps_the_dtype_of_the_means() -> None:
     frame = simplex_etf(5, 8)
-    for dtype, wanted in ((torch.float64, F64), (torch.float32, torch.float32), (torch.bfloat16, torch.float32)):
+    for dtype, wanted in (
+        (torch.float64, F64),
+        (torch.float32, torch.float32),
+        (torch.bfloat16, torch.float32),
+    ):
         assert nearest_etf(frame.to(dtype)).dtype == wanted
 
 
@@ -81,7 +93,7 @@ def test_nearest_etf_keeps_the_dtype_of_the_means() -> None:
     ],
 )
 def test_separated_code_reaches_the_known_optimum(classes: int, dim: int, optimum: float) -> None:
-    code = separated_code(classes, dim)
+    code = spherical_code(classes, dim)
     assert code.shape == (classes, dim)
     torch.testing.assert_close(code.norm(dim=1), torch.ones(classes, dtype=F64))
     assert _largest_cosine(code) == pytest.approx(optimum, abs=5e-5)
@@ -90,7 +102,7 @@ def test_separated_code_reaches_the_known_optimum(classes: int, dim: int, optimu
 def test_frames_can_be_built_anywhere() -> None:
     for context in (torch.no_grad(), torch.inference_mode(), torch.device("meta")):
         with context:
-            code, frame = separated_code(7, 3, steps=50), simplex_etf(4, 3)
+            code, frame = spherical_code(7, 3, steps=50), simplex_etf(4, 3)
         assert code.device == frame.device == torch.device("cpu")
         assert not code.requires_grad
 
@@ -100,14 +112,17 @@ def test_what_no_frame_can_be_made_of() -> None:
     for call, sentence in (
         (lambda: simplex_etf(10, 8), "a simplex of 10 classes needs at least 9 dimensions; got 8"),
         (lambda: simplex_etf(1, 8), "a frame needs at least 2 classes; got 1"),
-        (lambda: separated_code(7, 3, steps=0), "steps must be at least 1; got 0"),
-        (lambda: separated_code(3, 1), "3 classes need at least 2 dimensions; got 1"),
+        (lambda: spherical_code(7, 3, steps=0), "steps must be at least 1; got 0"),
+        (lambda: spherical_code(3, 1), "3 classes need at least 2 dimensions; got 1"),
         (lambda: nearest_etf(torch.ones(5, 3)), r"dim ≥ num_classes − 1.*got shape \(5, 3\)"),
         (
             lambda: nearest_etf(torch.full((3, 4), torch.nan)),
             "class_means must be finite; got NaN .* in 3 of 3",
         ),
-        (lambda: nearest_etf(torch.ones(3, 4), proximity=1.0), "proximity needs a previous frame; got none"),
+        (
+            lambda: nearest_etf(torch.ones(3, 4), proximity=1.0),
+            "proximity needs a previous frame; got none",
+        ),
         (
             lambda: nearest_etf(torch.ones(3, 4), previous=torch.ones(3, 5), proximity=1.0),
             r"previous must have the shape of class_means, \(3, 4\); got \(3, 5\)",

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from protosphere.geometry.spectrum import effective_rank, entropy, over_classes, symmetric_eigenvalues
+from protosphere.geometry.spectrum import (
+    effective_rank,
+    entropy,
+    over_classes,
+    symmetric_eigenvalues,
+)
 
 
 def test_entropy_and_rank() -> None:
@@ -41,5 +46,8 @@ def test_over_classes_keeps_the_order_and_takes_only_a_few_at_a_time() -> None:
 
 
 def test_over_classes_passes_errors_on() -> None:
-    with pytest.raises(ZeroDivisionError), over_classes(lambda number: 1 // number, [1, 0, 1]) as results:
+    with (
+        pytest.raises(ZeroDivisionError),
+        over_classes(lambda number: 1 // number, [1, 0, 1]) as results,
+    ):
         list(results)

@@ -1,11 +1,11 @@
-"""Normalisation and cosines: the rule at zero, gradients, precision."""
+"""Normalization and cosines: the rule at zero, gradients, precision."""
 
 import math
 
 import pytest
 import torch
 
-from protosphere.geometry import cosines, normalise, squared_chords
+from protosphere.geometry import cosines, normalize, squared_chords
 from protosphere.geometry.sphere import inner_products
 
 F64 = torch.float64
@@ -13,16 +13,16 @@ F64 = torch.float64
 
 def test_unit_length_and_direction() -> None:
     vectors = torch.randn(4, 3, 7, dtype=F64)
-    unit = normalise(vectors)
+    unit = normalize(vectors)
     torch.testing.assert_close(unit.norm(dim=-1), torch.ones(4, 3, dtype=F64))
     torch.testing.assert_close(unit * vectors.norm(dim=-1, keepdim=True), vectors)
 
 
 def test_gradient_is_right_and_tangent() -> None:
     vectors = torch.randn(5, 4, dtype=F64).requires_grad_()
-    assert torch.autograd.gradcheck(normalise, (vectors,))
-    assert torch.autograd.gradgradcheck(normalise, (vectors,))
-    (normalise(vectors) * torch.randn(5, 4, dtype=F64)).sum().backward()
+    assert torch.autograd.gradcheck(normalize, (vectors,))
+    assert torch.autograd.gradgradcheck(normalize, (vectors,))
+    (normalize(vectors) * torch.randn(5, 4, dtype=F64)).sum().backward()
     assert (vectors.grad * vectors).sum(1).abs().max() < 1e-12
 
 
@@ -32,7 +32,7 @@ def test_what_has_no_direction_maps_to_zero_with_a_zero_gradient(dtype: torch.dt
     limit = math.sqrt(torch.finfo(wide).tiny)
     lengths = [0.0, limit / 2 if dtype not in (torch.float16,) else 0.0, 1.0]
     vectors = torch.tensor([[length, 0.0] for length in lengths], dtype=dtype).requires_grad_()
-    unit = normalise(vectors)
+    unit = normalize(vectors)
     assert unit.dtype == wide
     assert unit.tolist() == [[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]]
     unit.sum().backward()
@@ -42,12 +42,12 @@ def test_what_has_no_direction_maps_to_zero_with_a_zero_gradient(dtype: torch.dt
 def test_short_and_long_vectors_keep_their_direction_and_a_finite_gradient() -> None:
     for length in (1e-18, 1e-6, 1e6, 1e18):
         vectors = (torch.tensor([[0.6, 0.8]]) * length).requires_grad_()
-        unit = normalise(vectors)
+        unit = normalize(vectors)
         torch.testing.assert_close(unit.detach(), torch.tensor([[0.6, 0.8]]))
         unit[0, 0].backward()
         torch.testing.assert_close(vectors.grad * length, torch.tensor([[0.64, -0.48]]))
     too_long = torch.full((1, 4), 3e38).requires_grad_()
-    normalise(too_long).sum().backward()
+    normalize(too_long).sum().backward()
     assert torch.equal(too_long.grad, torch.zeros(1, 4))
 
 
@@ -82,5 +82,7 @@ def test_chords_keep_their_digits_where_the_cosine_has_none() -> None:
 
 @pytest.mark.bad_input
 def test_cosines_of_what_does_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"two matrices of the same width.*got shapes \(2, 3\) and \(2, 4\)"):
+    with pytest.raises(
+        ValueError, match=r"two matrices of the same width.*got shapes \(2, 3\) and \(2, 4\)"
+    ):
         cosines(torch.ones(2, 3), torch.ones(2, 4))

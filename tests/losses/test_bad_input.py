@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from protosphere.losses import CrossEntropyLoss, NONLLoss, NormFaceLoss, cross_entropy_loss, nonl_loss, normface_loss
+from protosphere.losses import (
+    CrossEntropyLoss,
+    NONLLoss,
+    NormFaceLoss,
+    cross_entropy_loss,
+    nonl_loss,
+    normface_loss,
+)
 from support.table import TABLE, Row
 
 pytestmark = pytest.mark.bad_input
@@ -27,7 +34,10 @@ def test_labels(row: Row) -> None:
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.on != "features"], ids=str)
 def test_label_beyond_the_last_class(row: Row) -> None:
-    with pytest.raises(ValueError, match=r"labels must be from 0 to 4, or ignore_index=-100; got values from 2 to 5"):
+    with pytest.raises(
+        ValueError,
+        match=r"labels must be from 0 to 4, or ignore_index=-100; got values from 2 to 5",
+    ):
         row.call(row.function, X, W, Y + 2, **row.options)
 
 
@@ -41,7 +51,9 @@ def test_options(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.has_temperature], ids=str)
-@pytest.mark.parametrize("bad", [0.0, -1.0, 1e-40, float("nan"), float("inf"), "0.1", None, torch.tensor(-2.0)])
+@pytest.mark.parametrize(
+    "bad", [0.0, -1.0, 1e-40, float("nan"), float("inf"), "0.1", None, torch.tensor(-2.0)]
+)
 def test_temperature(row: Row, bad) -> None:
     with pytest.raises(ValueError, match=r"temperature must be a positive number; got"):
         row.call(row.function, X, W, Y, temperature=bad, **row.options)
@@ -51,7 +63,9 @@ def test_temperature(row: Row, bad) -> None:
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.has_temperature], ids=str)
 def test_temperature_of_many_numbers(row: Row) -> None:
-    with pytest.raises(ValueError, match=r"temperature must be one number; got a tensor of shape \(4,\)"):
+    with pytest.raises(
+        ValueError, match=r"temperature must be one number; got a tensor of shape \(4,\)"
+    ):
         row.call(row.function, X, W, Y, temperature=torch.ones(4), **row.options)
 
 
@@ -74,17 +88,25 @@ def test_a_module_checks_its_options_when_it_is_made(row: Row) -> None:
         with pytest.raises(ValueError, match="form must be one of auto, eager, chunked; got 'x'"):
             row.module(form="x")
     if row.has_temperature:
-        with pytest.raises(ValueError, match="a module's temperature must be a number; got a tensor"):
+        with pytest.raises(
+            ValueError, match="a module's temperature must be a number; got a tensor"
+        ):
             row.module(temperature=torch.nn.Parameter(torch.tensor(0.1)))
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.on == "prototypes"], ids=str)
 def test_shapes_that_do_not_fit(row: Row) -> None:
-    with pytest.raises(ValueError, match=r"prototypes must be .* \(num_classes, 3\), .* got shape \(5, 4\)"):
+    with pytest.raises(
+        ValueError, match=r"prototypes must be .* \(num_classes, 3\), .* got shape \(5, 4\)"
+    ):
         row.function(X, torch.randn(5, 4), Y)
-    with pytest.raises(ValueError, match=r"features must be a floating-point matrix, .* got shape \(4, 3, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"features must be a floating-point matrix, .* got shape \(4, 3, 1\)"
+    ):
         row.function(X[..., None], W, Y)
-    with pytest.raises(ValueError, match=r"features must be a floating-point matrix, .* of torch.int64"):
+    with pytest.raises(
+        ValueError, match=r"features must be a floating-point matrix, .* of torch.int64"
+    ):
         row.function(X.long(), W, Y)
     with pytest.raises(ValueError, match=r"prototypes must hold at least one class; got none"):
         row.function(X, W[:0], Y)
@@ -92,18 +114,27 @@ def test_shapes_that_do_not_fit(row: Row) -> None:
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.on == "logits"], ids=str)
 def test_logits_that_are_not_a_matrix(row: Row) -> None:
-    with pytest.raises(ValueError, match=r"logits must be a floating-point matrix, .* got shape \(4,\)"):
+    with pytest.raises(
+        ValueError, match=r"logits must be a floating-point matrix, .* got shape \(4,\)"
+    ):
         row.function(X[:, 0], Y)
 
 
 def test_bias() -> None:
-    with pytest.raises(ValueError, match=r"bias must hold one number per class, shape \(5,\); got \(4,\)"):
+    with pytest.raises(
+        ValueError, match=r"bias must hold one number per class, shape \(5,\); got \(4,\)"
+    ):
         cross_entropy_loss(X, W, Y, bias=torch.ones(4))
     assert CrossEntropyLoss()(X, W, Y, bias=torch.zeros(5)) == cross_entropy_loss(X, W, Y)
 
 
 def test_margin() -> None:
-    for margin, kind in ((-0.1, "cosine"), (4.0, "angle"), (float("nan"), "cosine"), (float("inf"), "cosine")):
+    for margin, kind in (
+        (-0.1, "cosine"),
+        (4.0, "angle"),
+        (float("nan"), "cosine"),
+        (float("inf"), "cosine"),
+    ):
         with pytest.raises(ValueError, match=f"margin must be a number from 0 to .*; got {margin}"):
             normface_loss(X, W, Y, margin=margin, margin_kind=kind)
     with pytest.raises(ValueError, match="margin_kind must be one of cosine, angle; got 'arc'"):
@@ -120,7 +151,9 @@ def test_min_temperature() -> None:
 def test_nonl_refuses_a_learned_temperature_without_a_floor() -> None:
     with pytest.raises(ValueError, match="needs min_temperature; got none"):
         nonl_loss(X, W, Y, temperature=torch.tensor(0.1, requires_grad=True))
-    with pytest.raises(ValueError, match="negatives must be one of samples, prototypes, both; got 'all'"):
+    with pytest.raises(
+        ValueError, match="negatives must be one of samples, prototypes, both; got 'all'"
+    ):
         NONLLoss(negatives="all")
 
 

@@ -28,7 +28,9 @@ def _batch(samples: int = 11, classes: int = CLASSES, dtype: torch.dtype = F64, 
 def test_module_equals_function(row: Row, weighted: bool) -> None:
     features, prototypes, labels = _batch()
     weights = torch.rand(CLASSES, dtype=F64) if weighted else None
-    settings = row.settings(temperature=0.4, form="chunked", reduction="sum", ignore_index=2, class_weights=weights)
+    settings = row.settings(
+        temperature=0.4, form="chunked", reduction="sum", ignore_index=2, class_weights=weights
+    )
     module = row.module(**settings)
     assert not list(module.parameters())
     assert not module.state_dict()
@@ -38,7 +40,9 @@ def test_module_equals_function(row: Row, weighted: bool) -> None:
     if row.has_temperature:
         assert "temperature=0.4" in repr(module)
         warm = row.call(module, features, prototypes, labels, temperature=0.9)
-        assert warm == row.call(row.function, features, prototypes, labels, **{**settings, "temperature": 0.9})
+        assert warm == row.call(
+            row.function, features, prototypes, labels, **{**settings, "temperature": 0.9}
+        )
 
 
 @every_loss
@@ -104,38 +108,50 @@ def test_left_out_anchors_count_nowhere(row: Row) -> None:
     """A class that is the whole batch has no NONL; a sample without a positive has no SCL."""
     features, prototypes, _ = _batch(4)
     alone, pair = torch.tensor([2, 2, 2, 2]), torch.tensor([0, 1, 1, 2])
-    one_class = row.call(row.function, features, prototypes, alone, **row.settings(reduction="none"))
+    one_class = row.call(
+        row.function, features, prototypes, alone, **row.settings(reduction="none")
+    )
     lone_ends = row.call(row.function, features, prototypes, pair, **row.settings(reduction="none"))
     needs_negatives = row.name in ("NONL", "NONL, from logits")
     assert (one_class == 0).all() == needs_negatives
     assert (lone_ends == 0).tolist() == [row.name == "SCL", False, False, row.name == "SCL"]
     mean = row.call(row.function, features, prototypes, pair, **row.settings())
-    assert mean.item() == pytest.approx(lone_ends.sum().item() / (2 if row.name == "SCL" else 4), rel=1e-12)
+    assert mean.item() == pytest.approx(
+        lone_ends.sum().item() / (2 if row.name == "SCL" else 4), rel=1e-12
+    )
 
 
 @every_loss
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("ignored", [False, True])
-def test_gradient_is_that_of_finite_differences(row: Row, reduction: str, weighted: bool, ignored: bool) -> None:
+def test_gradient_is_that_of_finite_differences(
+    row: Row, reduction: str, weighted: bool, ignored: bool
+) -> None:
     features, prototypes, labels = _batch(6, 3)
     if ignored:
         labels[2] = -100
     weights = torch.linspace(0.5, 2, 3, dtype=F64) if weighted else None
     for form in ("eager", "chunked") if row.has_form else (None,):
-        settings = row.settings(temperature=0.3, form=form, reduction=reduction, class_weights=weights)
+        settings = row.settings(
+            temperature=0.3, form=form, reduction=reduction, class_weights=weights
+        )
 
         def value(x: torch.Tensor, w: torch.Tensor, settings: dict = settings) -> torch.Tensor:
             return row.call(row.function, x, w, labels, **settings)
 
-        assert torch.autograd.gradcheck(value, (features.requires_grad_(), prototypes.requires_grad_()))
+        assert torch.autograd.gradcheck(
+            value, (features.requires_grad_(), prototypes.requires_grad_())
+        )
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.has_temperature], ids=str)
 def test_temperature_can_be_a_tensor_and_learned(row: Row, form: str) -> None:
     features, prototypes, labels = _batch()
     floor = {"min_temperature": 0.01} if row.name.startswith("NONL") else {}
-    number = row.call(row.function, features, prototypes, labels, **row.settings(temperature=0.3, form=form))
+    number = row.call(
+        row.function, features, prototypes, labels, **row.settings(temperature=0.3, form=form)
+    )
     for shape in ((), (1,)):
         tensor = torch.full(shape, 0.3, dtype=F64)
         settings = row.settings(temperature=tensor, form=form)
@@ -146,24 +162,35 @@ def test_temperature_can_be_a_tensor_and_learned(row: Row, form: str) -> None:
         settings = row.settings(temperature=temperature, form=form, **floor)
         return row.call(row.function, features, prototypes, labels, **settings)
 
-    assert torch.autograd.gradcheck(of_temperature, (torch.tensor(0.3, dtype=F64, requires_grad=True),))
+    assert torch.autograd.gradcheck(
+        of_temperature, (torch.tensor(0.3, dtype=F64, requires_grad=True),)
+    )
 
 
 def test_min_temperature_is_a_floor() -> None:
     features, prototypes, labels = _batch()
     at_floor = nonl_loss(features, prototypes, labels, temperature=0.5)
     for low in (0.1, torch.tensor(0.1, dtype=F64)):
-        assert nonl_loss(features, prototypes, labels, temperature=low, min_temperature=0.5) == at_floor
+        assert (
+            nonl_loss(features, prototypes, labels, temperature=low, min_temperature=0.5)
+            == at_floor
+        )
 
 
 @pytest.mark.parametrize("row", ON_SPHERE, ids=str)
-@given(seed=st.integers(0, 10**6), samples=st.integers(2, 9), classes=st.integers(2, 6), data=st.data())
-def test_invariant_to_rotation_scale_order_and_relabelling(row, seed, samples, classes, data) -> None:
+@given(
+    seed=st.integers(0, 10**6), samples=st.integers(2, 9), classes=st.integers(2, 6), data=st.data()
+)
+def test_invariant_to_rotation_scale_order_and_relabeling(
+    row, seed, samples, classes, data
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(samples, DIM, dtype=F64, generator=generator)
     prototypes = torch.randn(classes, DIM, dtype=F64, generator=generator)
     labels = torch.randint(0, classes, (samples,), generator=generator)
-    settings = row.settings(temperature=data.draw(st.sampled_from([0.07, 0.5, 1.0])), reduction="none")
+    settings = row.settings(
+        temperature=data.draw(st.sampled_from([0.07, 0.5, 1.0])), reduction="none"
+    )
     values = row.call(row.function, features, prototypes, labels, **settings)
     rotation, _ = torch.linalg.qr(torch.randn(DIM, DIM, dtype=F64, generator=generator))
     lengths = 10 ** (6 * torch.rand(samples, 1, dtype=F64, generator=generator) - 3)
@@ -172,7 +199,9 @@ def test_invariant_to_rotation_scale_order_and_relabelling(row, seed, samples, c
     moved_prototypes = torch.empty_like(prototypes)
     moved_prototypes[names] = 3 * prototypes @ rotation
     moved = (features * lengths @ rotation)[order], moved_prototypes, names[labels][order]
-    torch.testing.assert_close(row.call(row.function, *moved, **settings), values[order], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        row.call(row.function, *moved, **settings), values[order], rtol=1e-9, atol=1e-9
+    )
 
 
 @every_loss
@@ -194,7 +223,11 @@ def test_features_and_prototypes_may_differ_in_dtype(row: Row) -> None:
     x, w = features.requires_grad_(), prototypes.float().requires_grad_()
     value = row.function(x, w, labels, **row.settings())
     value.backward()
-    assert (value.dtype, x.grad.dtype, w.grad.dtype) == (torch.float32, torch.bfloat16, torch.float32)
+    assert (value.dtype, x.grad.dtype, w.grad.dtype) == (
+        torch.float32,
+        torch.bfloat16,
+        torch.float32,
+    )
     alike = row.function(x.float(), w, labels, **row.settings())
     assert value.item() == pytest.approx(alike.item(), rel=1e-6)
 
@@ -223,7 +256,9 @@ def test_compiles_without_a_break(row: Row) -> None:
         torch.compiler.reset()
         settings = row.settings(temperature=0.2, form=form, class_weights=torch.rand(5))
 
-        def loss(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, settings: dict = settings) -> torch.Tensor:
+        def loss(
+            x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, settings: dict = settings
+        ) -> torch.Tensor:
             return row.call(row.function, x, w, y, **settings)
 
         results = []
@@ -261,4 +296,6 @@ def test_from_logits_equals_the_form_on_features(row: Row) -> None:
     labels[4] = -100
     settings = row.settings(class_weights=torch.rand(CLASSES, dtype=F64), reduction="none")
     got = row.function(cosines(features, prototypes) / 0.2, labels, **settings)
-    torch.testing.assert_close(got, twin(features, prototypes, labels, temperature=0.2, **settings), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        got, twin(features, prototypes, labels, temperature=0.2, **settings), rtol=1e-12, atol=0
+    )

@@ -42,7 +42,9 @@ def test_equals_the_cpu(row: Row, classes: int) -> None:
             x, w = features.requires_grad_(), prototypes.requires_grad_()
             value = row.call(row.function, x, w, labels, **settings)
             gradients = torch.autograd.grad(value, (x, w), allow_unused=True)
-            results.append([None if tensor is None else tensor.cpu() for tensor in (value, *gradients)])
+            results.append(
+                [None if tensor is None else tensor.cpu() for tensor in (value, *gradients)]
+            )
         for cpu, gpu in zip(*results, strict=True):
             torch.testing.assert_close(gpu, cpu, rtol=1e-11, atol=1e-13)
 
@@ -97,7 +99,8 @@ def test_gradients_in_half_precision_are_within_one_percent(row: Row, dtype: tor
         gradients = []
         for wide in (False, True):
             x, w = (
-                (tensor.double() if wide else tensor).detach().requires_grad_() for tensor in (features, prototypes)
+                (tensor.double() if wide else tensor).detach().requires_grad_()
+                for tensor in (features, prototypes)
             )
             with torch.autocast("cuda", dtype, enabled=not wide):
                 (row.call(row.function, x, w, labels, **settings) * 1024).backward()
@@ -106,7 +109,9 @@ def test_gradients_in_half_precision_are_within_one_percent(row: Row, dtype: tor
 
 
 @pytest.mark.compiled
-@pytest.mark.filterwarnings("ignore")  # The compiler has much to say here, none of it about the losses.
+@pytest.mark.filterwarnings(
+    "ignore"
+)  # The compiler has much to say here, none of it about the losses.
 @every_loss
 def test_compiles_with_cuda_graphs(row: Row) -> None:
     features, prototypes, labels = (tensor.cuda() for tensor in _batch())
@@ -114,7 +119,9 @@ def test_compiles_with_cuda_graphs(row: Row) -> None:
         torch.compiler.reset()
         settings = row.settings(temperature=0.2, form=form)
 
-        def loss(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, settings: dict = settings) -> torch.Tensor:
+        def loss(
+            x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, settings: dict = settings
+        ) -> torch.Tensor:
             return row.call(row.function, x, w, y, **settings)
 
         compiled = torch.compile(loss, fullgraph=True, mode="reduce-overhead")

@@ -10,8 +10,14 @@ from support.table import TABLE, WITH_FORM, Row
 F64 = torch.float64
 
 
-def _batch(labels: list[int], classes: int, dim: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return torch.randn(len(labels), dim, dtype=F64), torch.randn(classes, dim, dtype=F64), torch.tensor(labels)
+def _batch(
+    labels: list[int], classes: int, dim: int = 4
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return (
+        torch.randn(len(labels), dim, dtype=F64),
+        torch.randn(classes, dim, dtype=F64),
+        torch.tensor(labels),
+    )
 
 
 def _repeated() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -67,7 +73,9 @@ def _check(row: Row, batch: str, form: str | None) -> None:
         for weights in (None, torch.linspace(0.5, 2.0, len(prototypes), dtype=F64)):
             # detach() and not clone(): the copy would be contiguous.
             x, w = features.detach().requires_grad_(), prototypes.detach().requires_grad_()
-            settings = row.settings(**temperature, form=form, reduction=reduction, class_weights=weights)
+            settings = row.settings(
+                **temperature, form=form, reduction=reduction, class_weights=weights
+            )
             got = row.call(row.function, x, w, labels, **settings)
             listed = None if weights is None else weights.tolist()
             wanted = row.expected(x, w, labels, weights=listed, reduction=reduction, **temperature)
@@ -90,9 +98,15 @@ def test_loss_of_one_form_equals_its_definition(row: Row, batch: str) -> None:
 
 def test_cross_entropy_has_a_bias(form: str) -> None:
     features, prototypes, labels = BATCHES["ignored in the middle"]()
-    inputs = [tensor.requires_grad_() for tensor in (features, prototypes, torch.randn(3, dtype=F64))]
-    got = cross_entropy_loss(features, prototypes, labels, bias=inputs[2], temperature=0.7, form=form)
-    values = oracles.cross_entropy(features, prototypes, labels.tolist(), temperature=0.7, bias=inputs[2])
+    inputs = [
+        tensor.requires_grad_() for tensor in (features, prototypes, torch.randn(3, dtype=F64))
+    ]
+    got = cross_entropy_loss(
+        features, prototypes, labels, bias=inputs[2], temperature=0.7, form=form
+    )
+    values = oracles.cross_entropy(
+        features, prototypes, labels.tolist(), temperature=0.7, bias=inputs[2]
+    )
     wanted = oracles.reduce(values, labels.tolist(), None, "mean")
     _agree(got, wanted)
     for ours, theirs in zip(_gradients(got, *inputs), _gradients(wanted, *inputs), strict=True):

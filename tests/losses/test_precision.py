@@ -33,7 +33,9 @@ def _features(spread: float | None) -> tuple[torch.Tensor, torch.Tensor]:
 def test_value_and_gradient_are_finite(row: Row, dtype: torch.dtype, spread: float | None) -> None:
     for temperature in (0.01, 0.07, 0.5, 1.0) if row.has_temperature else (None,):
         for form in ("eager", "chunked") if row.has_form else (None,):
-            features, prototypes = (tensor.to(dtype).requires_grad_() for tensor in _features(spread))
+            features, prototypes = (
+                tensor.to(dtype).requires_grad_() for tensor in _features(spread)
+            )
             settings = row.settings(temperature=temperature, form=form)
             value = row.call(row.function, features, prototypes, LABELS, **settings)
             value.backward()
@@ -42,7 +44,9 @@ def test_value_and_gradient_are_finite(row: Row, dtype: torch.dtype, spread: flo
             assert prototypes.grad is None or torch.isfinite(prototypes.grad).all()
 
 
-def _gradients(row: Row, inputs: list[torch.Tensor], scale: float, settings: dict) -> list[torch.Tensor]:
+def _gradients(
+    row: Row, inputs: list[torch.Tensor], scale: float, settings: dict
+) -> list[torch.Tensor]:
     leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
     (row.call(row.function, *leaves, LABELS, **settings) * scale).backward()
     return [leaf.grad.double() / scale for leaf in leaves if leaf.grad is not None]
@@ -51,7 +55,11 @@ def _gradients(row: Row, inputs: list[torch.Tensor], scale: float, settings: dic
 def _loss_scale(gradients: list[torch.Tensor], dtype: torch.dtype) -> float:
     """As a gradient scaler finds it: the largest gradient well inside the range of the dtype."""
     largest = max(float(gradient.abs().max()) for gradient in gradients)
-    return 1.0 if dtype == torch.bfloat16 else 2.0 ** torch.tensor(1000 / largest).log2().floor().item()
+    return (
+        1.0
+        if dtype == torch.bfloat16
+        else 2.0 ** torch.tensor(1000 / largest).log2().floor().item()
+    )
 
 
 @pytest.mark.parametrize("row", ON_VECTORS, ids=str)
@@ -91,9 +99,14 @@ def test_ntce_keeps_its_digits_to_the_end(each: int) -> None:
             gradients = []
             for dtype in (torch.float32, torch.float64):
                 leaf = features.detach().to(dtype).clone().requires_grad_()
-                ntce_loss(leaf, prototypes.to(dtype), labels, temperature=temperature, form=form).backward()
+                ntce_loss(
+                    leaf, prototypes.to(dtype), labels, temperature=temperature, form=form
+                ).backward()
                 gradients.append(leaf.grad.double())
-            assert (gradients[0] - gradients[1]).norm() <= 0.01 * gradients[1].norm(), (temperature, form)
+            assert (gradients[0] - gradients[1]).norm() <= 0.01 * gradients[1].norm(), (
+                temperature,
+                form,
+            )
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.on_sphere], ids=str)
@@ -102,7 +115,9 @@ def test_a_zero_feature_gets_a_zero_gradient(row: Row) -> None:
         features, prototypes = (tensor.float() for tensor in _features(None))
         features[3] = 0
         features.requires_grad_()
-        value = row.call(row.function, features, prototypes, LABELS, **row.settings(temperature=0.1, form=form))
+        value = row.call(
+            row.function, features, prototypes, LABELS, **row.settings(temperature=0.1, form=form)
+        )
         value.backward()
         assert torch.isfinite(value)
         assert torch.equal(features.grad[3], torch.zeros(DIM))

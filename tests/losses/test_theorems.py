@@ -7,24 +7,29 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protosphere.geometry import cosines, normalise, simplex_etf
+from protosphere.geometry import cosines, normalize, simplex_etf
 from protosphere.losses import nonl_loss, normface_loss, ntce_loss, prototype_loss, scl_loss
 from support.table import TABLE, Row
 
 F64 = torch.float64
 BY_NAME = {row.name: row for row in TABLE}
-NORMALISED = [
-    BY_NAME[name] for name in ("NormFace", "NTCE", "NONL", "NONL, row", "NONL, both", "SCL", "prototype loss")
+NORMALIZED = [
+    BY_NAME[name]
+    for name in ("NormFace", "NTCE", "NONL", "NONL, row", "NONL, both", "SCL", "prototype loss")
 ]
 
 
-def _collapsed(classes: int, each: int, dim: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _collapsed(
+    classes: int, each: int, dim: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     frame = simplex_etf(classes, dim, seed=3)
     labels = torch.arange(classes * each) % classes
     return frame[labels], frame, labels
 
 
-@pytest.mark.parametrize(("classes", "each", "temperature"), [(10, 8, 0.2), (100, 3, 0.1), (2, 5, 1.0), (7, 1, 0.07)])
+@pytest.mark.parametrize(
+    ("classes", "each", "temperature"), [(10, 8, 0.2), (100, 3, 0.1), (2, 5, 1.0), (7, 1, 0.07)]
+)
 def test_values_at_the_simplex(classes: int, each: int, temperature: float, form: str) -> None:
     features, prototypes, labels = _collapsed(classes, each, classes + 3)
     q = math.exp(-(1 + 1 / (classes - 1)) / temperature)
@@ -51,10 +56,10 @@ def balanced(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor,
     classes, each, dim = draw(st.integers(2, 6)), draw(st.integers(2, 5)), draw(st.integers(2, 7))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
     labels = torch.arange(classes * each) % classes
-    centres = torch.randn(classes, dim, dtype=F64, generator=generator)
+    centers = torch.randn(classes, dim, dtype=F64, generator=generator)
     noise = torch.randn(classes * each, dim, dtype=F64, generator=generator)
-    features = normalise(centres[labels] + draw(st.sampled_from([0.01, 0.3, 3.0])) * noise)
-    prototypes = normalise(torch.randn(classes, dim, dtype=F64, generator=generator))
+    features = normalize(centers[labels] + draw(st.sampled_from([0.01, 0.3, 3.0])) * noise)
+    prototypes = normalize(torch.randn(classes, dim, dtype=F64, generator=generator))
     return features, prototypes, labels, each, draw(st.sampled_from([0.1, 0.3, 1.0]))
 
 
@@ -69,7 +74,9 @@ def test_ntce_and_nonl_are_at_least_their_class_mean_forms(configuration) -> Non
     pull = similarities.diagonal().mean()
     own = torch.eye(len(prototypes), dtype=torch.bool)
     ntce_class = (similarities + math.log(each)).logsumexp(1).mean() - pull
-    nonl_class = (similarities + math.log(each)).masked_fill(own, -torch.inf).logsumexp(1).mean() - pull
+    nonl_class = (similarities + math.log(each)).masked_fill(own, -torch.inf).logsumexp(
+        1
+    ).mean() - pull
     assert ntce_loss(features, prototypes, labels, temperature=temperature) >= ntce_class - 1e-10
     assert nonl_loss(features, prototypes, labels, temperature=temperature) >= nonl_class - 1e-10
 
@@ -88,29 +95,39 @@ def test_scl_and_the_prototype_loss_are_at_least_their_common_bound(configuratio
     similarities = features @ _class_means(features, labels).mT / temperature
     argument = (each * similarities.exp()).sum(1) - math.exp(1 / temperature)
     defined = argument > 0
-    bound = torch.where(defined, argument, 1).log() - similarities.gather(1, labels[:, None]).squeeze(1)
+    bound = torch.where(defined, argument, 1).log() - similarities.gather(
+        1, labels[:, None]
+    ).squeeze(1)
     for loss in (scl_loss, prototype_loss):
         values = loss(features, labels, temperature=temperature, reduction="none")
         assert (values >= bound - 1e-9)[defined].all()
 
 
-@given(classes=st.integers(2, 6), each=st.integers(2, 5), temperature=st.sampled_from([0.1, 0.3, 1.0]))
-def test_scl_and_the_prototype_loss_agree_at_any_collapse(classes: int, each: int, temperature: float) -> None:
+@given(
+    classes=st.integers(2, 6), each=st.integers(2, 5), temperature=st.sampled_from([0.1, 0.3, 1.0])
+)
+def test_scl_and_the_prototype_loss_agree_at_any_collapse(
+    classes: int, each: int, temperature: float
+) -> None:
     labels = torch.arange(classes * each) % classes
-    features = normalise(torch.randn(classes, 4, dtype=F64))[labels]
+    features = normalize(torch.randn(classes, 4, dtype=F64))[labels]
     got = scl_loss(features, labels, temperature=temperature)
-    torch.testing.assert_close(prototype_loss(features, labels, temperature=temperature), got, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        prototype_loss(features, labels, temperature=temperature), got, rtol=1e-9, atol=1e-9
+    )
 
 
-def _descend(row: Row, *, classes: int, each: int, dim: int, non_negative: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Features that are parameters themselves, optimised under one loss; after each step they return to the sphere."""
+def _descend(
+    row: Row, *, classes: int, each: int, dim: int, non_negative: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features that are parameters themselves, optimized under one loss; after each step they return to the sphere."""
     generator = torch.Generator().manual_seed(5)
     labels = torch.arange(classes * each) % classes
     free = torch.randn(len(labels), dim, dtype=F64, generator=generator)
     if non_negative:
         # Alive at the start: a coordinate that ReLU has shut for good would keep a class from collapsing.
-        centres = torch.rand(classes, dim, dtype=F64, generator=generator)
-        free = centres[labels] + 0.1 * free.abs()
+        centers = torch.rand(classes, dim, dtype=F64, generator=generator)
+        free = centers[labels] + 0.1 * free.abs()
     prototypes = torch.randn(classes, dim, dtype=F64, generator=generator).requires_grad_()
     optimizer = torch.optim.Adam([free.requires_grad_(), prototypes], lr=0.05)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1500)
@@ -122,13 +139,13 @@ def _descend(row: Row, *, classes: int, each: int, dim: int, non_negative: bool)
         optimizer.step()
         schedule.step()
         with torch.no_grad():
-            free.copy_(normalise(free))
-            prototypes.copy_(normalise(prototypes))
-    features = normalise(free.relu() if non_negative else free).detach()
+            free.copy_(normalize(free))
+            prototypes.copy_(normalize(prototypes))
+    features = normalize(free.relu() if non_negative else free).detach()
     return features, prototypes.detach()
 
 
-@pytest.mark.parametrize("row", NORMALISED, ids=str)
+@pytest.mark.parametrize("row", NORMALIZED, ids=str)
 def test_free_features_descend_to_the_simplex(row: Row) -> None:
     classes, each = 4, 3
     features, prototypes = _descend(row, classes=classes, each=each, dim=6, non_negative=False)
@@ -141,7 +158,7 @@ def test_free_features_descend_to_the_simplex(row: Row) -> None:
         assert (cosines(features, prototypes).gather(1, labels[:, None]) - 1).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize("row", NORMALISED, ids=str)
+@pytest.mark.parametrize("row", NORMALIZED, ids=str)
 def test_non_negative_features_descend_to_an_orthogonal_frame(row: Row) -> None:
     classes, each = 3, 3
     features, _ = _descend(row, classes=classes, each=each, dim=8, non_negative=True)

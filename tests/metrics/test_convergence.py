@@ -26,11 +26,17 @@ from protosphere.metrics.convergence import (
 PAPER = json.loads((Path(__file__).parent / "paper_convergence.json").read_text())
 LENGTH = 5500  # iterations of the figure: each circle, as a percentage of it, is the table's entry
 METRICS = list(PAPER["figure"])
-CIRCLES = {metric: {method: time for method, time, _ in panel["circles"]} for metric, panel in PAPER["figure"].items()}
+CIRCLES = {
+    metric: {method: time for method, time, _ in panel["circles"]}
+    for metric, panel in PAPER["figure"].items()
+}
 
 
 def _curves(metric: str) -> dict[str, list[tuple[float, float]]]:
-    return {method: [(t, v) for t, v in curve] for method, curve in PAPER["figure"][metric]["curves"].items()}
+    return {
+        method: [(t, v) for t, v in curve]
+        for method, curve in PAPER["figure"][metric]["curves"].items()
+    }
 
 
 def test_thresholds_are_those_of_the_figure() -> None:
@@ -45,7 +51,9 @@ def test_the_order_of_the_circles_comes_out(metric: str) -> None:
     """From curves of 32 points the crossings come later than the circles, which are from finer logs: in their order."""
     threshold = collapse_thresholds(100, 512)[metric]
     curves = _curves(metric)
-    times = {method: convergence_time(curves[method], threshold, length=LENGTH) for method in curves}
+    times = {
+        method: convergence_time(curves[method], threshold, length=LENGTH) for method in curves
+    }
     assert times["ce"] is NEVER
     circles = CIRCLES[metric]
     for one, early in circles.items():
@@ -66,14 +74,22 @@ def test_where_the_papers_table_disagrees_with_its_figure() -> None:
             circle = CIRCLES[metric].get(method)
             drawn = NEVER if circle is None else percent(circle, LENGTH)
             if drawn is NEVER or round(drawn, 1) != entry:
-                disagreements[method, metric] = (entry, str(drawn) if drawn is NEVER else round(drawn, 1))
+                disagreements[method, metric] = (
+                    entry,
+                    str(drawn) if drawn is NEVER else round(drawn, 1),
+                )
     assert disagreements == {
         ("ntce", "inter_effective_rank"): (52.4, 58.0),
-        ("nonl", "weight_instance_alignment"): (79.4, "never"),  # its curve crosses after NormFace's and NTCE's
+        ("nonl", "weight_instance_alignment"): (
+            79.4,
+            "never",
+        ),  # its curve crosses after NormFace's and NTCE's
     }
     curves = _curves("weight_instance_alignment")
     threshold = collapse_thresholds(100, 512)["weight_instance_alignment"]
-    times = {method: convergence_time(curves[method], threshold, length=LENGTH) for method in curves}
+    times = {
+        method: convergence_time(curves[method], threshold, length=LENGTH) for method in curves
+    }
     assert times["nonl"] > times["normface"] == times["ntce"]
 
 
@@ -93,13 +109,17 @@ def test_against_cross_entropys_final_value() -> None:
             found = against_baseline(curves[method], curves["ce"], sides[metric], length=LENGTH)
             assert found.target == curves["ce"][-1][1]
             assert found.percent_of_run == pytest.approx(100 * found.time / LENGTH)
-            assert found.percent_of_baseline == pytest.approx(100 * found.time / found.baseline_time)
+            assert found.percent_of_baseline == pytest.approx(
+                100 * found.time / found.baseline_time
+            )
             if metric != "weights_effective_rank":
                 assert found.percent_of_baseline < 11, (metric, method)
                 assert row[metric] < 7.5
     weights = _curves("weights_effective_rank")
     shares = {
-        method: against_baseline(weights[method], weights["ce"], "at least", length=LENGTH).percent_of_baseline
+        method: against_baseline(
+            weights[method], weights["ce"], "at least", length=LENGTH
+        ).percent_of_baseline
         for method in ("nonl", "normface", "ntce")
     }
     assert shares["nonl"] < shares["normface"] < shares["ntce"], "as in the table: 35.4, 66.3, 73.9"
@@ -121,7 +141,10 @@ def test_at_the_first_moment() -> None:
     threshold = Threshold(0.1, "at most")
     assert convergence_time([(0, 0.05)], threshold, length=100) == 0
     there = [(0, 0.5), (50, 0.5), (100, 0.5)]
-    assert against_baseline([(0, 1.0), (51, 0.1), (100, 0.1)], there, "at most").percent_of_baseline == math.inf
+    assert (
+        against_baseline([(0, 1.0), (51, 0.1), (100, 0.1)], there, "at most").percent_of_baseline
+        == math.inf
+    )
     assert against_baseline(there, there, "at most").percent_of_baseline == 100
     assert json.dumps({"time": NEVER}) == '{"time": "never"}'
 

@@ -36,14 +36,21 @@ def test_a_variance_of_1e_8_survives_float32() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("space", ["sphere", "raw"])
-def test_collapsed_classes_have_rank_zero_however_they_are_batched(dtype: torch.dtype, space: str) -> None:
+def test_collapsed_classes_have_rank_zero_however_they_are_batched(
+    dtype: torch.dtype, space: str
+) -> None:
     points = torch.randn(3, 7, dtype=torch.float64).add(20).to(dtype)
     labels = torch.arange(3).repeat_interleave(333)
     features = points[labels]
     features[labels == 2] += torch.randn(333, 7).to(dtype)
     expected = measure(features[labels == 2].repeat(2, 1), torch.arange(666) // 333, space=space)
-    for found in (measure(features, labels, space=space), _streamed(features, labels, 3, 50, space=space)):
-        assert found["intra_effective_rank"] == pytest.approx(expected["intra_effective_rank"] / 3, rel=1e-6)
+    for found in (
+        measure(features, labels, space=space),
+        _streamed(features, labels, 3, 50, space=space),
+    ):
+        assert found["intra_effective_rank"] == pytest.approx(
+            expected["intra_effective_rank"] / 3, rel=1e-6
+        )
 
 
 def test_rounding_of_float32_is_no_spread() -> None:
@@ -52,7 +59,12 @@ def test_rounding_of_float32_is_no_spread() -> None:
     labels = torch.arange(400) % 2
     features = (direction[labels] * torch.rand(400, 1, dtype=torch.float64).add(0.1)).float()
     assert measure(features, labels)["intra_effective_rank"] == 0
-    assert measure(features.double() * (1 + 1e-4 * torch.randn(400, 50)), labels)["intra_effective_rank"] > 10
+    assert (
+        measure(features.double() * (1 + 1e-4 * torch.randn(400, 50)), labels)[
+            "intra_effective_rank"
+        ]
+        > 10
+    )
 
 
 def test_a_large_common_offset_costs_no_digits() -> None:
@@ -61,23 +73,39 @@ def test_a_large_common_offset_costs_no_digits() -> None:
     here = measure(moved, samples.labels, space="raw")
     for found in (
         measure(moved + 2.0**20, samples.labels, space="raw"),
-        _streamed(torch.from_numpy(moved + 2.0**20), torch.from_numpy(samples.labels), 3, 13, space="raw"),
+        _streamed(
+            torch.from_numpy(moved + 2.0**20), torch.from_numpy(samples.labels), 3, 13, space="raw"
+        ),
     ):
-        for name in ("nc1_ratio", "nc1_trace", "cdnv", "nc2_simplex", "intra_effective_rank", "inter_effective_rank"):
+        for name in (
+            "nc1_ratio",
+            "nc1_trace",
+            "cdnv",
+            "nc2_simplex",
+            "intra_effective_rank",
+            "inter_effective_rank",
+        ):
             assert found[name] == pytest.approx(here[name], rel=1e-7), name
 
 
 def test_a_class_of_one_sample() -> None:
     samples = cloud([1, 6, 6], 5)
     found = examine(samples.features, samples.labels, samples.prototypes)
-    assert found.absent["intra_effective_rank"] == "a covariance needs two samples of a class; class 0 has fewer"
-    assert found.absent["cdnv"] == "variance within a class needs two samples of it; class 0 has one"
+    assert (
+        found.absent["intra_effective_rank"]
+        == "a covariance needs two samples of a class; class 0 has fewer"
+    )
+    assert (
+        found.absent["cdnv"] == "variance within a class needs two samples of it; class 0 has one"
+    )
     assert {"nc1_ratio", "instance_alignment", "nc2_simplex", "nc4_agreement"} <= set(found.values)
 
 
 def test_classes_of_one_sample_each() -> None:
     found = examine(torch.eye(4), torch.arange(4), torch.eye(4))
-    assert {"nc1_ratio", "nc1_trace", "cdnv", "instance_alignment", "intra_effective_rank"} <= set(found.absent)
+    assert {"nc1_ratio", "nc1_trace", "cdnv", "instance_alignment", "intra_effective_rank"} <= set(
+        found.absent
+    )
     assert found.values["nc2_simplex"] == pytest.approx(0, abs=1e-12)
 
 
@@ -86,7 +114,10 @@ def test_a_class_without_samples_is_named_or_left_out() -> None:
     samples = cloud([5, 5, 5, 5, 5], 6)
     kept = samples.labels != 2
     features, labels = samples.features[kept], samples.labels[kept]
-    with pytest.raises(ValueError, match=r"every class must have a sample, or classes='present' .* class 2 has none"):
+    with pytest.raises(
+        ValueError,
+        match=r"every class must have a sample, or classes='present' .* class 2 has none",
+    ):
         measure(features, labels, samples.prototypes)
     others = [0, 1, 3, 4]
     found = examine(features, labels, samples.prototypes, classes="present")
@@ -94,7 +125,11 @@ def test_a_class_without_samples_is_named_or_left_out() -> None:
     renamed = np.array([0, 1, -1, 2, 3])[labels]
     expected = measure(features, renamed, samples.prototypes[others])
     assert found.values == expected
-    tensors = torch.from_numpy(features), torch.from_numpy(labels), torch.from_numpy(samples.prototypes)
+    tensors = (
+        torch.from_numpy(features),
+        torch.from_numpy(labels),
+        torch.from_numpy(samples.prototypes),
+    )
     streamed = _streamed(*tensors[:2], 5, 4, prototypes=tensors[2], classes="present")
     assert set(streamed) == set(expected) - {"nc4_agreement"}
     for name, value in streamed.items():
@@ -120,9 +155,16 @@ def test_means_that_coincide_have_no_angles() -> None:
     features = torch.tensor([[1.0, 1.0], [1.0, -1.0]]).repeat(6, 1)
     found = examine(features, torch.arange(12) // 4, torch.eye(3, 2))
     assert found.values["inter_effective_rank"] == 0
-    assert {"nc1_ratio", "nc1_trace", "cdnv", "nc2_norms", "nc2_simplex", "nc3_cosine", "mir", "gnc2_mean"} <= set(
-        found.absent
-    )
+    assert {
+        "nc1_ratio",
+        "nc1_trace",
+        "cdnv",
+        "nc2_norms",
+        "nc2_simplex",
+        "nc3_cosine",
+        "mir",
+        "gnc2_mean",
+    } <= set(found.absent)
     assert found.absent["nc1_ratio"] == "class means must differ; they coincide"
 
 
@@ -132,7 +174,10 @@ def test_two_of_several_means_coincide() -> None:
     labels = torch.arange(160) // 40
     found = examine(points[labels] + noise.repeat(4, 1), labels, space="raw")
     assert found.absent["cdnv"] == "class means must differ; two of them coincide"
-    assert found.absent["gnc2_mean"] == "centred class means must have different directions; two of them agree"
+    assert (
+        found.absent["gnc2_mean"]
+        == "centered class means must have different directions; two of them agree"
+    )
     assert found.values["nc1_ratio"] > 0
 
 
@@ -157,33 +202,66 @@ def test_the_published_form_without_a_sample_mean() -> None:
         ({"features": np.ones(6)}, r"features must be a matrix .* got \(6,\)"),
         ({"features": np.ones((6, 3), dtype=int)}, "features must be a matrix"),
         ({"features": np.ones((0, 3)), "labels": np.ones(0, dtype=int)}, "with samples"),
-        ({"labels": np.arange(5)}, r"labels must hold one class index per sample, shape \(6,\); got \(5,\)"),
+        (
+            {"labels": np.arange(5)},
+            r"labels must hold one class index per sample, shape \(6,\); got \(5,\)",
+        ),
         ({"labels": np.ones(6)}, "labels must hold one class index per sample"),
         ({"labels": np.array([0, 1, 2, 0, 1, 7])}, r"labels must lie in 0..2 for 3 classes; got 7"),
-        ({"labels": np.array([0, 1, 2, 0, 1, -1])}, r"labels must lie in 0..2 for 3 classes; got -1"),
-        ({"prototypes": np.ones((3, 4))}, r"prototypes must be a matrix \(classes, 3\); got \(3, 4\)"),
+        (
+            {"labels": np.array([0, 1, 2, 0, 1, -1])},
+            r"labels must lie in 0..2 for 3 classes; got -1",
+        ),
+        (
+            {"prototypes": np.ones((3, 4))},
+            r"prototypes must be a matrix \(classes, 3\); got \(3, 4\)",
+        ),
         ({"prototypes": np.full((3, 3), np.nan)}, "prototypes must be finite"),
-        ({"prototypes": np.ones((3, 3), dtype=int)}, "prototypes must be floating numbers; got int64"),
-        ({"prototypes": np.ones((3, 3), dtype=complex)}, "prototypes must be floating numbers; got complex128"),
+        (
+            {"prototypes": np.ones((3, 3), dtype=int)},
+            "prototypes must be floating numbers; got int64",
+        ),
+        (
+            {"prototypes": np.ones((3, 3), dtype=complex)},
+            "prototypes must be floating numbers; got complex128",
+        ),
         (
             {"labels": np.array([0, 1, 2, 0, 1, 10**12]), "prototypes": None},
             r"classes 3, 4, 5, 6, 7 and \d+ more have none",
         ),
-        ({"labels": np.array([0, 1, 2, 0, 1, 2**64 - 1], dtype=np.uint64), "prototypes": None}, "must lie below"),
-        ({"features": torch.ones(6, 3).to(torch.float8_e5m2)}, r"features must be a matrix .*float8"),
-        ({"labels": torch.ones(6, dtype=torch.bfloat16)}, "labels must hold one class index per sample"),
+        (
+            {"labels": np.array([0, 1, 2, 0, 1, 2**64 - 1], dtype=np.uint64), "prototypes": None},
+            "must lie below",
+        ),
+        (
+            {"features": torch.ones(6, 3).to(torch.float8_e5m2)},
+            r"features must be a matrix .*float8",
+        ),
+        (
+            {"labels": torch.ones(6, dtype=torch.bfloat16)},
+            "labels must hold one class index per sample",
+        ),
         (
             {"features": 1e80 * np.eye(3).repeat(2, 0), "space": "raw"},
             "features must have lengths between 1e-70 and 1e70",
         ),
-        ({"features": 1e-80 * np.eye(3).repeat(2, 0), "space": "raw"}, "so rescale them; got 1.0e-80"),
-        ({"features": 1e170 * np.eye(3).repeat(2, 0)}, "features must have lengths that can be calculated"),
+        (
+            {"features": 1e-80 * np.eye(3).repeat(2, 0), "space": "raw"},
+            "so rescale them; got 1.0e-80",
+        ),
+        (
+            {"features": 1e170 * np.eye(3).repeat(2, 0)},
+            "features must have lengths that can be calculated",
+        ),
         ({"bias": np.ones(3)}, "a bias must come with space='raw'"),
         ({"bias": np.ones(4), "space": "raw"}, "bias must hold one number per class"),
         ({"space": "cube"}, "space must be 'sphere' or 'raw'; got 'cube'"),
         ({"classes": "some"}, "classes must be 'all' or 'present'; got 'some'"),
         ({"metrics": ["nc5"]}, "metrics must be 'all', 'cheap', groups .* got 'nc5'"),
-        ({"labels": np.zeros(6, dtype=int), "prototypes": None}, "two classes or more; got samples of 1"),
+        (
+            {"labels": np.zeros(6, dtype=int), "prototypes": None},
+            "two classes or more; got samples of 1",
+        ),
     ],
 )
 def test_bad_input(change: dict, message: str) -> None:
@@ -201,11 +279,15 @@ def test_bad_input(change: dict, message: str) -> None:
 def test_features_that_are_not_finite_are_named(bad: float) -> None:
     samples = cloud([20, 20, 20], 5)
     samples.features[17, 3] = bad
-    with pytest.raises(ValueError, match="features must be finite; sample 17 holds NaN or infinity"):
+    with pytest.raises(
+        ValueError, match="features must be finite; sample 17 holds NaN or infinity"
+    ):
         measure(samples.features, samples.labels)
     metric = NeuralCollapse(5, 3)
     metric.update(torch.from_numpy(samples.features), torch.from_numpy(samples.labels))
-    with pytest.raises(ValueError, match=f"those of class {samples.labels[17]} hold NaN, infinity or too long ones"):
+    with pytest.raises(
+        ValueError, match=f"those of class {samples.labels[17]} hold NaN, infinity or too long ones"
+    ):
         metric.compute()
 
 
@@ -260,7 +342,9 @@ def test_coarse_features_far_from_the_origin_keep_their_values() -> None:
     labels = torch.arange(400) % 4
     features = (means[labels] + torch.randn(400, 64)).bfloat16()
     found = examine(features, labels)
-    assert found.values["nc1_ratio"] == pytest.approx(measure(features.double(), labels)["nc1_ratio"], rel=1e-9)
+    assert found.values["nc1_ratio"] == pytest.approx(
+        measure(features.double(), labels)["nc1_ratio"], rel=1e-9
+    )
     assert "nc2_simplex" in found.values
 
 

@@ -30,7 +30,9 @@ def test_the_same_numbers(name: str, space: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("metrics", ["cheap", ["nc1"]])
-def test_class_sums_wait_for_nothing(metrics: str | list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_class_sums_wait_for_nothing(
+    metrics: str | list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streaming, "_PUT_BY", 1)
     metric = NeuralCollapse(64, 10, metrics=metrics).cuda()
     features, labels = torch.randn(256, 64, device="cuda"), torch.arange(256, device="cuda") % 10

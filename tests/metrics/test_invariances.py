@@ -34,8 +34,12 @@ def _same(one: dict, other: dict, tolerance: float = 1e-7) -> None:
 def test_rotation(samples, space: str, seed: int) -> None:
     dim = samples.features.shape[1]
     rotation, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((dim, dim)))
-    before = measure(samples.features, samples.labels, samples.prototypes.astype(float), space=space)
-    after = measure(samples.features @ rotation, samples.labels, samples.prototypes @ rotation, space=space)
+    before = measure(
+        samples.features, samples.labels, samples.prototypes.astype(float), space=space
+    )
+    after = measure(
+        samples.features @ rotation, samples.labels, samples.prototypes @ rotation, space=space
+    )
     before.pop("nc4_agreement"), after.pop("nc4_agreement")  # A tie may fall to either side.
     _same(before, after)
 
@@ -52,7 +56,9 @@ def test_names_of_classes_and_order_of_samples(samples, space: str, random) -> N
 
 
 @given(clouds, spaces, st.lists(st.integers(0, 60), max_size=5), st.booleans())
-def test_batches_however_they_are_cut_and_merged(samples, space: str, cuts: list[int], merged: bool) -> None:
+def test_batches_however_they_are_cut_and_merged(
+    samples, space: str, cuts: list[int], merged: bool
+) -> None:
     features, labels, prototypes, _ = map(torch.from_numpy, samples)
     dim, classes = features.shape[1], len(prototypes)
     whole = NeuralCollapse(dim, classes, prototypes, space=space)
@@ -96,7 +102,9 @@ def _shared(rank: int, world: int, space: str) -> tuple[dict, dict, dict, float]
     first = {name: float(value) for name, value in metric.compute().items()}
     again = {name: float(value) for name, value in metric.compute().items()}
     own = metric._statistics().counts.sum().item()
-    together = MetricCollection({name: NeuralCollapse(6, 4, prototypes, space=space) for name in "abc"})
+    together = MetricCollection(
+        {name: NeuralCollapse(6, 4, prototypes, space=space) for name in "abc"}
+    )
     together.update(features[rank::world], labels[rank::world])
     for name, value in together.compute().items():
         assert float(value) == pytest.approx(first[name[2:]], rel=1e-9, abs=1e-11), name
@@ -117,7 +125,9 @@ def test_one_process_is_two_is_four(world: int, tmp_path) -> None:
         expected = measure(samples.features, samples.labels, samples.prototypes, space=space)
         del expected["nc4_agreement"]
         own = [rank[space] for rank in found.values()]
-        assert sum(count for *_, count in own) == len(samples.labels), "local states come back after computing"
+        assert sum(count for *_, count in own) == len(samples.labels), (
+            "local states come back after computing"
+        )
         for first, again, pooled, _ in own:
             _same(expected, first, 1e-10)
             assert first == again

@@ -9,7 +9,10 @@ from protosphere.losses import nonl_loss
 from protosphere.metrics import NeuralCollapse, measure
 from support.clouds import cloud
 
-pytestmark = [pytest.mark.whole_program, pytest.mark.filterwarnings("ignore")]  # Lightning's own warnings
+pytestmark = [
+    pytest.mark.whole_program,
+    pytest.mark.filterwarnings("ignore"),
+]  # Lightning's own warnings
 DIM, CLASSES = 6, 3
 
 
@@ -46,7 +49,9 @@ def _trainer(tmp_path, **options) -> lightning.Trainer:
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    return lightning.Trainer(accelerator="cpu", max_epochs=2, default_root_dir=tmp_path, **(quiet | options))
+    return lightning.Trainer(
+        accelerator="cpu", max_epochs=2, default_root_dir=tmp_path, **(quiet | options)
+    )
 
 
 def _expected(module: Module) -> dict[str, float]:
@@ -63,7 +68,9 @@ def test_training_and_validation(tmp_path) -> None:
     expected = _expected(module)
     assert set(trainer.callback_metrics) == set(expected)
     for name, value in expected.items():
-        assert float(trainer.callback_metrics[name]) == pytest.approx(value, rel=1e-5, abs=1e-7), name
+        assert float(trainer.callback_metrics[name]) == pytest.approx(value, rel=1e-5, abs=1e-7), (
+            name
+        )
 
 
 def test_two_processes(tmp_path) -> None:
@@ -71,4 +78,6 @@ def test_two_processes(tmp_path) -> None:
     trainer = _trainer(tmp_path, devices=2, strategy="ddp_spawn")
     trainer.validate(module, _loader(), verbose=False)
     for name, value in _expected(module).items():
-        assert float(trainer.callback_metrics[name]) == pytest.approx(value, rel=1e-5, abs=1e-7), name
+        assert float(trainer.callback_metrics[name]) == pytest.approx(value, rel=1e-5, abs=1e-7), (
+            name
+        )

@@ -15,7 +15,9 @@ SPACES = ["sphere", "raw"]
 
 def _expected(samples: Cloud, space: str) -> dict[str, float]:
     bias = samples.bias if space == "raw" else None
-    return collapse_oracle.metrics(samples.features, samples.labels, samples.prototypes, space=space, bias=bias)
+    return collapse_oracle.metrics(
+        samples.features, samples.labels, samples.prototypes, space=space, bias=bias
+    )
 
 
 def _agree(found: dict, expected: dict[str, float], *, tolerance: float = 1e-8) -> None:
@@ -45,7 +47,9 @@ def test_streaming(name: str, space: str) -> None:
     samples = cloud(**CLOUDS[name])
     features, labels, prototypes, bias = map(torch.from_numpy, samples)
     head_bias = bias if space == "raw" else None
-    metric = NeuralCollapse(features.shape[1], len(prototypes), prototypes, space=space, bias=head_bias)
+    metric = NeuralCollapse(
+        features.shape[1], len(prototypes), prototypes, space=space, bias=head_bias
+    )
     for batch in torch.arange(len(labels)).split(7):
         metric.update(features[batch], labels[batch])
     expected = _expected(samples, space)
@@ -54,7 +58,9 @@ def test_streaming(name: str, space: str) -> None:
 
 
 @pytest.mark.parametrize("budget", [1, 1000, 10**9])
-@pytest.mark.parametrize("name", ["uneven", "more dimensions than samples", "more classes than dimensions"])
+@pytest.mark.parametrize(
+    "name", ["uneven", "more dimensions than samples", "more classes than dimensions"]
+)
 def test_from_disk_class_group_by_class_group(name: str, budget: int, tmp_path: Path) -> None:
     samples = cloud(**CLOUDS[name])
     np.save(tmp_path / "features.npy", samples.features)
@@ -69,7 +75,9 @@ def test_classes_larger_than_a_block(space: str, monkeypatch: pytest.MonkeyPatch
     samples = cloud([90, 41, 13], 6)
     monkeypatch.setattr(visits, "_BLOCK", 8 * 6 * 7)
     found = measure(samples.features, samples.labels, samples.prototypes, space=space)
-    expected = collapse_oracle.metrics(samples.features, samples.labels, samples.prototypes, space=space)
+    expected = collapse_oracle.metrics(
+        samples.features, samples.labels, samples.prototypes, space=space
+    )
     _agree(found, expected)
 
 
@@ -103,5 +111,13 @@ def test_rows_in_other_layouts_and_byte_orders() -> None:
     wide = np.repeat(samples.features, 2, axis=1)[:, ::2]
     upside = torch.from_numpy(samples.features.T.copy()).T
     expected = _expected(samples, "sphere")
-    for features in (wide, np.asfortranarray(samples.features), upside, samples.features.astype(">f4")):
-        _agree(measure(features, samples.labels.astype(">i8"), samples.prototypes.astype(">f4")), expected)
+    for features in (
+        wide,
+        np.asfortranarray(samples.features),
+        upside,
+        samples.features.astype(">f4"),
+    ):
+        _agree(
+            measure(features, samples.labels.astype(">i8"), samples.prototypes.astype(">f4")),
+            expected,
+        )

@@ -25,10 +25,12 @@ def prototypes() -> torch.Tensor:
 
 def _equal(one: dict, other: dict) -> None:
     assert set(one) == set(other)
-    assert all(float(one[name]) == pytest.approx(float(other[name]), rel=1e-9, abs=1e-12) for name in one)
+    assert all(
+        float(one[name]) == pytest.approx(float(other[name]), rel=1e-9, abs=1e-12) for name in one
+    )
 
 
-def test_keys_are_stable_and_in_the_order_of_the_catalogue(batch, prototypes) -> None:
+def test_keys_are_stable_and_in_the_order_of_the_catalog(batch, prototypes) -> None:
     metric = NeuralCollapse(DIM, CLASSES, prototypes)
     metric.update(*batch)
     first = list(metric.compute())
@@ -47,7 +49,9 @@ def test_what_is_kept_is_what_is_asked_for(batch, prototypes) -> None:
         assert not metric.waiting_features, "what was put by has been added"
         states = [getattr(metric, name) for name in metric._defaults]
         sizes[str(asked)] = sum(
-            part.numel() for state in states for part in (state if isinstance(state, list) else [state])
+            part.numel()
+            for state in states
+            for part in (state if isinstance(state, list) else [state])
         )
     assert sizes["nc2_simplex"] == sizes["cheap"] < CLASSES * DIM + 4 * CLASSES
     assert sizes["['nc1']"] == sizes["cheap"] + DIM**2
@@ -95,7 +99,12 @@ def test_in_a_collection_with_others(batch, prototypes) -> None:
         expected = measure(*everything, prototypes, space=space)
         del expected["nc4_agreement"]
         _equal(
-            {name.removeprefix(f"{space}_"): found[name] for name in found if name.startswith(f"{space}_")}, expected
+            {
+                name.removeprefix(f"{space}_"): found[name]
+                for name in found
+                if name.startswith(f"{space}_")
+            },
+            expected,
         )
     assert float(found["cheap_cdnv"]) == pytest.approx(float(found["sphere_cdnv"]), rel=1e-12)
     collection.reset()
@@ -103,7 +112,9 @@ def test_in_a_collection_with_others(batch, prototypes) -> None:
 
 
 def test_in_a_collection_reset_in_inference_mode(batch, prototypes) -> None:
-    collection = MetricCollection({name: NeuralCollapse(DIM, CLASSES, prototypes) for name in "abc"})
+    collection = MetricCollection(
+        {name: NeuralCollapse(DIM, CLASSES, prototypes) for name in "abc"}
+    )
     collection.update(*batch)
     expected = collection.compute()
     with torch.inference_mode():
@@ -157,13 +168,17 @@ def test_beside_an_accuracy_in_a_training_module(batch) -> None:
 
 
 @pytest.mark.parametrize("put_by", [1, 50, 10**6])
-def test_samples_that_are_put_by_are_copies_and_all_come_in(put_by: int, prototypes, monkeypatch) -> None:
+def test_samples_that_are_put_by_are_copies_and_all_come_in(
+    put_by: int, prototypes, monkeypatch
+) -> None:
     monkeypatch.setattr(streaming, "_PUT_BY", put_by)
     metric = NeuralCollapse(DIM, CLASSES, prototypes)
     features, labels = torch.randn(120, DIM), torch.arange(120) % CLASSES
     buffers = torch.empty(40, DIM), torch.empty(40, dtype=torch.long)
     for part in torch.arange(120).split(40):
-        buffers[0].copy_(features[part])  # As a captured graph has it: each batch overwrites the last.
+        buffers[0].copy_(
+            features[part]
+        )  # As a captured graph has it: each batch overwrites the last.
         buffers[1].copy_(labels[part])
         metric.update(*buffers)
     metric.update(features[:8].bfloat16(), labels[:8])
@@ -265,7 +280,8 @@ def test_before_any_sample_only_the_prototypes_are_known(prototypes) -> None:
 @pytest.mark.bad_input
 def test_the_memory_budget() -> None:
     with pytest.raises(
-        ValueError, match=r"1000 classes in 2048 dimensions must keep 16.6 GiB, .* got 4.0 GiB. Raise it"
+        ValueError,
+        match=r"1000 classes in 2048 dimensions must keep 16.6 GiB, .* got 4.0 GiB. Raise it",
     ):
         NeuralCollapse(2048, 1000)
     NeuralCollapse(2048, 1000, metrics="cheap")
@@ -276,11 +292,23 @@ def test_the_memory_budget() -> None:
 @pytest.mark.parametrize(
     ("features", "labels", "message"),
     [
-        (torch.ones(3, 5), torch.arange(3), r"features must be a floating matrix \(samples, 6\); got \(3, 5\)"),
+        (
+            torch.ones(3, 5),
+            torch.arange(3),
+            r"features must be a floating matrix \(samples, 6\); got \(3, 5\)",
+        ),
         (torch.ones(3, 6, dtype=torch.long), torch.arange(3), "features must be a floating matrix"),
-        (torch.ones(3, 6), torch.arange(4), r"labels must hold one class index per sample, shape \(3,\); got \(4,\)"),
+        (
+            torch.ones(3, 6),
+            torch.arange(4),
+            r"labels must hold one class index per sample, shape \(3,\); got \(4,\)",
+        ),
         (torch.ones(3, 6), torch.ones(3), "labels must hold one class index per sample"),
-        (torch.ones(3, 6), torch.tensor([0, 1, 4]), r"labels must lie in 0..3 or be ignore_index=-100; 1 of the"),
+        (
+            torch.ones(3, 6),
+            torch.tensor([0, 1, 4]),
+            r"labels must lie in 0..3 or be ignore_index=-100; 1 of the",
+        ),
         (torch.ones(3, 6), torch.tensor([-1, 1, 4]), "2 of the samples had others"),
     ],
 )

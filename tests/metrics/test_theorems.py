@@ -11,7 +11,9 @@ from protosphere.metrics import DEFINITIONS, NeuralCollapse, at_collapse, attain
 SIZES = [(2, 5), (3, 2), (4, 7), (10, 512), (100, 99)]
 
 
-def _measure(features: torch.Tensor, labels: torch.Tensor, prototypes: torch.Tensor) -> dict[str, float]:
+def _measure(
+    features: torch.Tensor, labels: torch.Tensor, prototypes: torch.Tensor
+) -> dict[str, float]:
     """Both ways, which must agree."""
     stored = measure(features, labels, prototypes)
     metric = NeuralCollapse(features.shape[1], len(prototypes), prototypes)
@@ -44,7 +46,9 @@ def test_the_best_that_features_can_do_which_are_never_negative(classes: int, di
     found = _measure(2.0 * means[labels], labels, prototypes)
     assert set(found) == set(DEFINITIONS) - {"bias_spread", "bias_offset"}
     for name, value in found.items():
-        assert value == pytest.approx(attainable(name, classes, dim, sign="non-negative"), abs=1e-10), name
+        assert value == pytest.approx(
+            attainable(name, classes, dim, sign="non-negative"), abs=1e-10
+        ), name
 
 
 def test_the_figures_of_the_paper() -> None:
@@ -65,7 +69,7 @@ def test_attainable_where_there_is_no_simplex() -> None:
     assert attainable("nc2_simplex", 100, 64) is None
     assert attainable("nc1_ratio", 100, 64) == 0
     assert attainable("weight_class_alignment", 100, 64, sign="non-negative") is None
-    # A regular pentagon: five directions that fill the plane evenly about its centre.
+    # A regular pentagon: five directions that fill the plane evenly about its center.
     angles = torch.arange(5, dtype=torch.float64) * 2 * math.pi / 5
     pentagon = torch.stack([angles.cos(), angles.sin()], 1)
     labels = torch.arange(10) % 5
@@ -82,7 +86,9 @@ def test_ranks_count_directions() -> None:
         cross = torch.cat([axes, -axes]) * size
         features = torch.cat([cross, cross + 5 * size * torch.eye(8)[7]])
         labels = torch.arange(2).repeat_interleave(6)
-        assert measure(features, labels, space="raw")["intra_effective_rank"] == pytest.approx(3, rel=1e-12)
+        assert measure(features, labels, space="raw")["intra_effective_rank"] == pytest.approx(
+            3, rel=1e-12
+        )
 
 
 def test_alignments_are_what_they_say_on_two_samples() -> None:

@@ -1,17 +1,21 @@
-"""The four questions and their answers; and the catalogue that they rest on."""
+"""The four questions and their answers; and the catalog that they rest on."""
 
 import pytest
 import torch
 
 from protosphere.geometry import simplex_etf
 from protosphere.metrics import DEFINITIONS, collapse, examine
-from protosphere.metrics.definitions import select
+from protosphere.metrics.catalog import select
 from protosphere.metrics.verdicts import verdicts
 
 
-def _answers(features: torch.Tensor, labels: torch.Tensor, prototypes: torch.Tensor | None) -> list[str]:
+def _answers(
+    features: torch.Tensor, labels: torch.Tensor, prototypes: torch.Tensor | None
+) -> list[str]:
     found = examine(features, labels, prototypes)
-    judged = verdicts(found.values, found.absent, len(found.classes), features.shape[1], sign=found.sign)
+    judged = verdicts(
+        found.values, found.absent, len(found.classes), features.shape[1], sign=found.sign
+    )
     assert [verdict.condition for verdict in judged] == ["NC1", "NC2", "NC3", "NC4"]
     return [verdict.answer for verdict in judged]
 
@@ -32,7 +36,9 @@ def test_answers_move_with_the_spread() -> None:
     frame = simplex_etf(6, 12)
     labels = torch.arange(600) % 6
     noise = torch.randn(600, 12) / 12**0.5
-    answers = [_answers(frame[labels] + size * noise, labels, frame)[0] for size in (0.01, 0.25, 0.5, 2.0)]
+    answers = [
+        _answers(frame[labels] + size * noise, labels, frame)[0] for size in (0.01, 0.25, 0.5, 2.0)
+    ]
     assert answers == ["yes", "nearly", "partly", "no"]
 
 
@@ -55,7 +61,10 @@ def test_class_means_that_differ_by_chance_are_told() -> None:
     labels = torch.arange(5000) % 10
     found = examine(torch.randn(5000, 2048), labels)
     verdict = verdicts(found.values, found.absent, 10, 2048, samples=5000)[1]
-    assert (verdict.answer, verdict.sentence) == ("no", "class means differ hardly more than they would by chance")
+    assert (verdict.answer, verdict.sentence) == (
+        "no",
+        "class means differ hardly more than they would by chance",
+    )
     found = examine(torch.randn(5000, 2048) + torch.randn(10, 2048)[labels] / 2, labels)
     assert verdicts(found.values, found.absent, 10, 2048, samples=5000)[1].answer != "no"
 
@@ -66,10 +75,13 @@ def test_sentences_say_what_cannot_be() -> None:
     sentence = verdicts(found.values, found.absent, 10, 3)[1].sentence
     assert "3 dimensions have no room for 10 classes at equal angles" in sentence
     found = examine(torch.randn(30, 3), labels % 2)
-    assert verdicts(found.values, found.absent, 2, 3)[1].sentence == "two class means always lie opposite each other"
-    assert verdicts({}, {"nc4_agreement": "it needs prototypes; none were given"}, 2, 3)[3].sentence.startswith(
-        "it needs"
+    assert (
+        verdicts(found.values, found.absent, 2, 3)[1].sentence
+        == "two class means always lie opposite each other"
     )
+    assert verdicts({}, {"nc4_agreement": "it needs prototypes; none were given"}, 2, 3)[
+        3
+    ].sentence.startswith("it needs")
 
 
 def test_every_metric_is_documented() -> None:
@@ -84,6 +96,10 @@ def test_every_metric_is_documented() -> None:
 def test_selection() -> None:
     assert select("all") == tuple(DEFINITIONS)
     assert select(["unc3", "nc1_ratio"]) == ("nc1_ratio", "unc3")
-    assert set(select("alignment")) == {"instance_alignment", "weight_class_alignment", "weight_instance_alignment"}
+    assert set(select("alignment")) == {
+        "instance_alignment",
+        "weight_class_alignment",
+        "weight_instance_alignment",
+    }
     with pytest.raises(ValueError, match="got 'everything'"):
         select("everything")

@@ -55,7 +55,10 @@ def test_a_damaged_one_is_passed_over(name: str, damage: str, tmp_path: Path) ->
 @pytest.mark.bad_input
 def test_nothing_but_damage_is_refused(tmp_path: Path) -> None:
     (_save(tmp_path, 3) / "state.pt").write_bytes(b"")
-    with pytest.raises(RunFolderError, match=r"must hold a checkpoint that is whole; all are damaged \(step-000000003"):
+    with pytest.raises(
+        RunFolderError,
+        match=r"must hold a checkpoint that is whole; all are damaged \(step-000000003",
+    ):
         load_checkpoint(tmp_path)
 
 
@@ -76,7 +79,9 @@ def test_loading_executes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "set off").exists()
 
 
-def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_last_checkpoint_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _save(tmp_path, 1)
 
     def full(_: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from protosphere.runs import RunFolder, RunFolderError
-from protosphere.runs.folder import write_atomically
+from protosphere.storage import write_atomically
 
 
 def test_a_new_run_and_the_same_again(tmp_path: Path) -> None:
@@ -50,7 +50,10 @@ def test_a_folder_in_use_is_locked_and_free_after_any_death(tmp_path: Path) -> N
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", program], **pipes) as process:
         holder = process.stdout.readline().strip()
-        with pytest.raises(RunFolderError, match=f"must be free; process {holder} is using it"), run.locked():
+        with (
+            pytest.raises(RunFolderError, match=f"must be free; process {holder} is using it"),
+            run.locked(),
+        ):
             pass
         process.communicate("\n")
     with run.locked():
@@ -76,10 +79,15 @@ def test_metrics_survive_a_line_that_was_cut_off(tmp_path: Path) -> None:
 def test_json_goes_in_and_out(tmp_path: Path) -> None:
     RunFolder(tmp_path).write_json("facts.json", {"name": "Käfer", "values": [1, 2.5]})
     assert RunFolder(tmp_path).read_json("facts.json") == {"name": "Käfer", "values": [1, 2.5]}
-    assert json.loads((tmp_path / "facts.json").read_text()) == {"name": "Käfer", "values": [1, 2.5]}
+    assert json.loads((tmp_path / "facts.json").read_text()) == {
+        "name": "Käfer",
+        "values": [1, 2.5],
+    }
 
 
-def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_atomically(tmp_path / "a", b"old")
 
     def full(_: int) -> None:

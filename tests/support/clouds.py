@@ -22,18 +22,21 @@ def cloud(
     sign: str = "any",
     seed: int = 0,
 ) -> Cloud:
-    """Classes of these sizes about random centres, each stretched in its own way; the samples are shuffled."""
+    """Classes of these sizes about random centers, each stretched in its own way; the samples are shuffled."""
     rng = np.random.default_rng(seed)
     classes = len(counts)
-    centres = rng.standard_normal((classes, dim)) + offset
+    centers = rng.standard_normal((classes, dim)) + offset
     labels = rng.permutation(np.repeat(np.arange(classes), counts))
     stretch = np.exp(rng.standard_normal((classes, dim)))
-    features = centres[labels] + spread * stretch[labels] * rng.standard_normal((len(labels), dim))
+    features = centers[labels] + spread * stretch[labels] * rng.standard_normal((len(labels), dim))
     if sign == "non-negative":
         features = np.maximum(features, 0)
-    prototypes = centres + 0.3 * rng.standard_normal((classes, dim))
+    prototypes = centers + 0.3 * rng.standard_normal((classes, dim))
     return Cloud(
-        features.astype(dtype), labels, prototypes.astype(np.float32), rng.standard_normal(classes).astype(np.float32)
+        features.astype(dtype),
+        labels,
+        prototypes.astype(np.float32),
+        rng.standard_normal(classes).astype(np.float32),
     )
 
 
@@ -49,6 +52,11 @@ CLOUDS: dict[str, dict] = {
     "float16": {"counts": [8, 8, 8], "dim": 10, "dtype": np.float16},
     "a common offset": {"counts": [20, 20, 20], "dim": 10, "offset": 100.0, "dtype": np.float64},
     "non-negative": {"counts": [20, 20, 20], "dim": 10, "sign": "non-negative"},
-    "nearly collapsed": {"counts": [20, 20, 20, 20], "dim": 10, "spread": 1e-5, "dtype": np.float64},
+    "nearly collapsed": {
+        "counts": [20, 20, 20, 20],
+        "dim": 10,
+        "spread": 1e-5,
+        "dtype": np.float64,
+    },
     "one dimension a class": {"counts": [4, 5], "dim": 2},
 }

@@ -34,10 +34,10 @@ def _pairs(matrix: np.ndarray) -> np.ndarray:
 
 def _nc2(vectors: np.ndarray, suffix: str) -> dict[str, float]:
     classes = len(vectors)
-    centred = vectors - vectors.mean(0)
-    lengths = np.linalg.norm(centred, axis=1)
-    cosines = _pairs(_unit(centred) @ _unit(centred).T)
-    gram = centred @ centred.T
+    centered = vectors - vectors.mean(0)
+    lengths = np.linalg.norm(centered, axis=1)
+    cosines = _pairs(_unit(centered) @ _unit(centered).T)
+    gram = centered @ centered.T
     simplex = (np.eye(classes) - np.ones((classes, classes)) / classes) / math.sqrt(classes - 1)
     return {
         f"nc2_norms{suffix}": lengths.std() / lengths.mean(),
@@ -63,16 +63,21 @@ def metrics(
     samples, classes = len(u), len(w)
     own = [u[labels == c] for c in range(classes)]
     means = np.stack([rows.mean(0) for rows in own])
-    centred = means - means.mean(0)
+    centered = means - means.mean(0)
     covariances = [(rows - rows.mean(0)).T @ (rows - rows.mean(0)) / len(rows) for rows in own]
-    within = sum(len(rows) * covariance for rows, covariance in zip(own, covariances, strict=True)) / samples
-    between = centred.T @ centred / classes
+    within = (
+        sum(len(rows) * covariance for rows, covariance in zip(own, covariances, strict=True))
+        / samples
+    )
+    between = centered.T @ centered / classes
     variances = np.array([np.trace(covariance) for covariance in covariances])
     found: dict[str, float] = {}
 
     found["nc1_ratio"] = np.trace(within) / np.trace(between)
     rank = max(between.shape) * np.finfo(float).eps
-    found["nc1_trace"] = np.trace(within @ np.linalg.pinv(between, rcond=rank, hermitian=True)) / classes
+    found["nc1_trace"] = (
+        np.trace(within @ np.linalg.pinv(between, rcond=rank, hermitian=True)) / classes
+    )
     found["cdnv"] = np.mean(
         [
             (variances[a] + variances[b]) / (2 * np.sum((means[a] - means[b]) ** 2))
@@ -82,24 +87,30 @@ def metrics(
         ]
     )
     distances = [np.sum((rows[:, None] - rows) ** 2, -1) for rows in own]
-    found["instance_alignment"] = sum(map(np.sum, distances)) / sum(len(rows) * (len(rows) - 1) for rows in own)
+    found["instance_alignment"] = sum(map(np.sum, distances)) / sum(
+        len(rows) * (len(rows) - 1) for rows in own
+    )
     found["intra_effective_rank"] = np.mean([_erank(covariance) for covariance in covariances])
     found["inter_effective_rank"] = _erank(between)
     found["weights_effective_rank"] = _erank(np.cov(w.T, bias=True))
     found |= _nc2(means, "") | _nc2(w, "_weights")
-    kernel = _pairs(np.linalg.norm(_unit(centred)[:, None] - _unit(centred), axis=-1))
+    kernel = _pairs(np.linalg.norm(_unit(centered)[:, None] - _unit(centered), axis=-1))
     found["gnc2_mean"] = np.mean(-np.log(kernel))
     found["gnc2_variance"] = np.var(-np.log(kernel))
     target = _unit(means) if space == "sphere" else means
     found["weight_class_alignment"] = np.mean(np.sum((w - target) ** 2, -1))
     found["weight_instance_alignment"] = np.mean(np.sum((w[labels] - u) ** 2, -1))
-    cosines = np.sum(_unit(w) * _unit(centred), -1)
+    cosines = np.sum(_unit(w) * _unit(centered), -1)
     found["nc3_cosine"] = np.mean(1 - cosines)
-    found["nc3_duality"] = np.sum((w / np.linalg.norm(w) - centred / np.linalg.norm(centred)) ** 2)
+    found["nc3_duality"] = np.sum(
+        (w / np.linalg.norm(w) - centered / np.linalg.norm(centered)) ** 2
+    )
     found["unc3"] = np.var(cosines)
     if classes > 2:
         of_weights = _unit(_unit(w) - _unit(w).mean(0))
-        found["mir"], found["hdr"] = _information(of_weights @ of_weights.T, _unit(centred) @ _unit(centred).T)
+        found["mir"], found["hdr"] = _information(
+            of_weights @ of_weights.T, _unit(centered) @ _unit(centered).T
+        )
         if space == "sphere":
             moved = _unit(_unit(means) - _unit(u.mean(0)))
             found["mir_published"], found["hdr_published"] = _information(w @ w.T, moved @ moved.T)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import typer
 
-from protosphere.recipes.execute import GEOMETRY
+from protosphere.recipes.runner import GEOMETRY
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import load_checkpoint
 
@@ -89,7 +89,9 @@ def uninterrupted(folder: Path, *, epochs: int) -> Whole:
                 times.append(time.perf_counter())
         status = process.wait(_HANGS)
     if status != 0 or len(times) != epochs + 1:
-        raise BrokenRunError(f"a run that nobody disturbs must end; it had status {status} and {len(times) - 1} epochs")
+        raise BrokenRunError(
+            f"a run that nobody disturbs must end; it had status {status} and {len(times) - 1} epochs"
+        )
     return Whole(folder, epochs, times[1] - times[0], (times[-1] - times[1]) / (epochs - 1))
 
 
@@ -133,12 +135,16 @@ def disturbed(
         run, reached, over = folder / f"round-{rounds}", 0, False
         while not over:
             moment = moments.uniform(0, _LIFE) if done < kills else None
-            ending = trained(run, whole, moment=moment, number=number, saving=done % _AIMED == _AIMED - 1)
+            ending = trained(
+                run, whole, moment=moment, number=number, saving=done % _AIMED == _AIMED - 1
+            )
             over = ending.is_whole
             if not over:
                 done += 1
                 reached = check(run, whole, ending, number=number, at_least=reached)
-                say(f"{number.name} {done} of {kills}: after {moment:.2f} epochs {_place(run, reached)}")
+                say(
+                    f"{number.name} {done} of {kills}: after {moment:.2f} epochs {_place(run, reached)}"
+                )
         differing += differences(whole.folder, run)
     return differing
 
@@ -188,7 +194,9 @@ def trained(
     return ending
 
 
-def check(folder: Path, whole: Whole, ending: Ending, *, number: signal.Signals, at_least: int) -> int:
+def check(
+    folder: Path, whole: Whole, ending: Ending, *, number: signal.Signals, at_least: int
+) -> int:
     """See that a folder is in order after a kill.
 
     Returns:
@@ -201,7 +209,9 @@ def check(folder: Path, whole: Whole, ending: Ending, *, number: signal.Signals,
     checkpoint = load_checkpoint(run.checkpoints)  # Whole, or none; damage raises.
     step = 0 if checkpoint is None else checkpoint.step
     if step < at_least:
-        raise BrokenRunError(f"what is saved must stay; step {at_least} was, and now the last is {step}")
+        raise BrokenRunError(
+            f"what is saved must stay; step {at_least} was, and now the last is {step}"
+        )
     if number == signal.SIGTERM and f"stopped at step {step}, which is saved" not in ending.said:
         raise BrokenRunError(
             f"a process that is asked to stop must say where; step {step} is saved, and it said {ending.said}"
@@ -211,9 +221,13 @@ def check(folder: Path, whole: Whole, ending: Ending, *, number: signal.Signals,
         json.loads(line)
     records, expected = _records(folder), _records(whole.folder)
     if records != expected[: len(records)]:
-        raise BrokenRunError(f"metrics must be those of the undisturbed run so far; in {folder} they are not")
+        raise BrokenRunError(
+            f"metrics must be those of the undisturbed run so far; in {folder} they are not"
+        )
     if any(record["step"] <= step for record in map(json.loads, expected[len(records) :])):
-        raise BrokenRunError(f"metrics must be there for all that is saved; in {folder} some are missing")
+        raise BrokenRunError(
+            f"metrics must be there for all that is saved; in {folder} some are missing"
+        )
     return step
 
 
@@ -226,7 +240,10 @@ def differences(one: Path, other: Path) -> list[str]:
     found = []
     if first.step != second.step:
         found.append(f"step {first.step} and {second.step}")
-    for name, mine, its in (("weights", first.weights, second.weights), ("state", first.state, second.state)):
+    for name, mine, its in (
+        ("weights", first.weights, second.weights),
+        ("state", first.state, second.state),
+    ):
         found.extend(f"{name}{path}" for path in _unlike(mine, its))
     if _records(one) != _records(other):
         found.append("metrics.jsonl")
@@ -238,11 +255,26 @@ def differences(one: Path, other: Path) -> list[str]:
 @contextmanager
 def _training(folder: Path, epochs: int, *options: str) -> Iterator["subprocess.Popen[str]"]:
     """A process that trains; it is gone when this is left."""
-    settings = [f"optimisation.epochs={epochs}", "evaluate_every=1", "save_every=1"]
-    command = [sys.executable, "-m", "protosphere", "train", "digits-ntce", "--device", "cpu", "--out", str(folder)]
+    settings = [f"optimization.epochs={epochs}", "evaluate_every=1", "save_every=1"]
+    command = [
+        sys.executable,
+        "-m",
+        "protosphere",
+        "train",
+        "digits-ntce",
+        "--device",
+        "cpu",
+        "--out",
+        str(folder),
+    ]
     command += [word for setting in settings for word in ("--set", setting)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "encoding": "utf-8"}
+    pipes: dict[str, Any] = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+        "encoding": "utf-8",
+    }
     with subprocess.Popen([*command, *options], env=environment, **pipes) as process:
         try:
             yield process
@@ -294,17 +326,25 @@ def _unlike(one: Any, other: Any, path: str = "") -> Iterator[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=None, help="of the moments; another one each time if not given")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="of the moments; another one each time if not given"
+    )
     parser.add_argument("--signal", choices=["SIGKILL", "SIGTERM"], default="SIGKILL")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(10_000) if options.seed is None else options.seed
     number = signal.Signals[options.signal]
     with tempfile.TemporaryDirectory(prefix="protosphere-kills-") as folder:
         try:
-            whole = uninterrupted(Path(folder) / "whole", epochs=max(2, EPOCHS_A_KILL * options.kills))
-            differing = disturbed(Path(folder), whole, kills=options.kills, seed=seed, number=number)
+            whole = uninterrupted(
+                Path(folder) / "whole", epochs=max(2, EPOCHS_A_KILL * options.kills)
+            )
+            differing = disturbed(
+                Path(folder), whole, kills=options.kills, seed=seed, number=number
+            )
         except (BrokenRunError, RunFolderError) as error:
             typer.echo(f"broken: {error}")
             return 1

@@ -41,9 +41,14 @@ def mean_vector(vectors: list[Vector]) -> Vector:
     return [x / len(vectors) for x in total]
 
 
-def reduce(values: list[Tensor | None], labels: list[int], weights: list[float] | None, reduction: str) -> Tensor:
+def reduce(
+    values: list[Tensor | None], labels: list[int], weights: list[float] | None, reduction: str
+) -> Tensor:
     """Values of None are anchors that do not count."""
-    weight = [1.0 if weights is None or value is None else weights[y] for value, y in zip(values, labels, strict=True)]
+    weight = [
+        1.0 if weights is None or value is None else weights[y]
+        for value, y in zip(values, labels, strict=True)
+    ]
     zero = torch.zeros((), dtype=torch.float64)
     weighted = [zero if v is None else v * w for v, w in zip(values, weight, strict=True)]
     if reduction == "none":
@@ -65,7 +70,10 @@ def cross_entropy(features, prototypes, labels, temperature=1.0, ignore_index=-1
     z, w = rows(features), rows(prototypes)
     values = [None] * len(labels)
     for i in _kept(labels, ignore_index):
-        logits = [(dot(z[i], w[c]) + (0 if bias is None else bias[c])) / temperature for c in range(len(w))]
+        logits = [
+            (dot(z[i], w[c]) + (0 if bias is None else bias[c])) / temperature
+            for c in range(len(w))
+        ]
         values[i] = log_sum_exp(logits) - logits[labels[i]]
     return values
 
@@ -75,7 +83,15 @@ def _scaled_cosines(features, prototypes, temperature):
     return [[dot(ui, wc) / temperature for wc in w] for ui in u]
 
 
-def normface(features, prototypes, labels, temperature=0.1, ignore_index=-100, margin=0.0, margin_kind="cosine"):
+def normface(
+    features,
+    prototypes,
+    labels,
+    temperature=0.1,
+    ignore_index=-100,
+    margin=0.0,
+    margin_kind="cosine",
+):
     s = _scaled_cosines(features, prototypes, temperature)
     values = [None] * len(labels)
     for i in _kept(labels, ignore_index):
@@ -128,7 +144,9 @@ def scl(features, labels, temperature=0.1, ignore_index=-100):
 def prototype(features, labels, temperature=0.1, ignore_index=-100):
     a = [unit(v) for v in rows(features)]
     kept = _kept(labels, ignore_index)
-    means = {y: mean_vector([a[j] for j in kept if labels[j] == y]) for y in {labels[j] for j in kept}}
+    means = {
+        y: mean_vector([a[j] for j in kept if labels[j] == y]) for y in {labels[j] for j in kept}
+    }
     values = [None] * len(labels)
     for i in kept:
         terms = []

@@ -31,7 +31,9 @@ class Row:
     def __str__(self) -> str:
         return self.name
 
-    def settings(self, *, temperature: Any = None, form: str | None = None, **others: Any) -> dict[str, Any]:
+    def settings(
+        self, *, temperature: Any = None, form: str | None = None, **others: Any
+    ) -> dict[str, Any]:
         """The options of this loss, with a temperature and a form where it has them."""
         settings = {**self.options, **others}
         if temperature is not None and self.has_temperature:
@@ -41,7 +43,12 @@ class Row:
         return settings
 
     def call(
-        self, function: Callable[..., Any], features: Tensor, prototypes: Tensor, labels: Any, **others: Any
+        self,
+        function: Callable[..., Any],
+        features: Tensor,
+        prototypes: Tensor,
+        labels: Any,
+        **others: Any,
     ) -> Any:
         """Call with the tensors that the loss takes."""
         if self.on == "features":
@@ -66,9 +73,18 @@ def _from_logits(oracle):
     """The oracle of a loss on cosines, fed with logits in place of them."""
 
     def on_logits(logits, labels, temperature, ignore_index=-100, **options):
-        patched, oracles._scaled_cosines = oracles._scaled_cosines, lambda rows, _, __: oracles.rows(rows)
+        patched, oracles._scaled_cosines = (
+            oracles._scaled_cosines,
+            lambda rows, _, __: oracles.rows(rows),
+        )
         try:
-            return oracle(logits, torch.empty(logits.shape[1], 1), labels, ignore_index=ignore_index, **options)
+            return oracle(
+                logits,
+                torch.empty(logits.shape[1], 1),
+                labels,
+                ignore_index=ignore_index,
+                **options,
+            )
         finally:
             oracles._scaled_cosines = patched
 
@@ -77,9 +93,21 @@ def _from_logits(oracle):
 
 _L = losses
 TABLE = [
-    Row("cross-entropy", _L.cross_entropy_loss, _L.CrossEntropyLoss, oracles.cross_entropy, on_sphere=False),
+    Row(
+        "cross-entropy",
+        _L.cross_entropy_loss,
+        _L.CrossEntropyLoss,
+        oracles.cross_entropy,
+        on_sphere=False,
+    ),
     Row("NormFace", _L.normface_loss, _L.NormFaceLoss, oracles.normface),
-    Row("NormFace, cosine margin", _L.normface_loss, _L.NormFaceLoss, oracles.normface, options={"margin": 0.2}),
+    Row(
+        "NormFace, cosine margin",
+        _L.normface_loss,
+        _L.NormFaceLoss,
+        oracles.normface,
+        options={"margin": 0.2},
+    ),
     Row(
         "NormFace, angle margin",
         _L.normface_loss,
@@ -117,8 +145,20 @@ TABLE = [
             ("NormFace", _L.normface_from_logits, _L.NormFaceFromLogits, oracles.normface, {}),
             ("NTCE", _L.ntce_from_logits, _L.NTCEFromLogits, oracles.ntce, {}),
             ("NONL", _L.nonl_from_logits, _L.NONLFromLogits, oracles.nonl, {}),
-            ("NONL, row", _L.nonl_from_logits, _L.NONLFromLogits, oracles.nonl, {"negatives": "prototypes"}),
-            ("NONL, both", _L.nonl_from_logits, _L.NONLFromLogits, oracles.nonl, {"negatives": "both"}),
+            (
+                "NONL, row",
+                _L.nonl_from_logits,
+                _L.NONLFromLogits,
+                oracles.nonl,
+                {"negatives": "prototypes"},
+            ),
+            (
+                "NONL, both",
+                _L.nonl_from_logits,
+                _L.NONLFromLogits,
+                oracles.nonl,
+                {"negatives": "both"},
+            ),
         )
     ),
 ]

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from protosphere.classifiers import CosineClassifier
-from protosphere.data.feeds import MemoryFeed
-from protosphere.data.pipeline import Augmentation
-from protosphere.data.sources import synthetic
+from protosphere.data.augmentation import Augmentation
+from protosphere.data.datasets import synthetic
+from protosphere.data.loaders import MemoryFeed
 from protosphere.encoders import backbone
 from protosphere.losses import nonl_loss
 from protosphere.runs.checkpoints import load_checkpoint, save_checkpoint
@@ -44,14 +44,18 @@ def _feed(augmentation: Augmentation) -> MemoryFeed:
     return MemoryFeed(synthetic(5, samples=70, resolution=8).train.to("cuda"), augmentation)
 
 
-def _losses(settings: Settings, augmentation: Augmentation, **options) -> tuple[list[float], Objective]:
+def _losses(
+    settings: Settings, augmentation: Augmentation, **options
+) -> tuple[list[float], Objective]:
     objective = _objective()
     records = train(objective, _feed(augmentation), settings, **options)
     return [record.loss for record in records], objective
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"optimizer": "adamw"}, {"clip": 0.5, "average": 0.9}, {"accumulate": 2}], ids=str
+    "change",
+    [{}, {"optimizer": "adamw"}, {"clip": 0.5, "average": 0.9}, {"accumulate": 2}],
+    ids=str,
 )
 def test_recorded_is_eager(change: dict) -> None:
     """Without random augmentation, in float32: the same losses over a schedule that changes each epoch."""
@@ -67,7 +71,9 @@ def test_recorded_is_eager(change: dict) -> None:
 def test_each_replay_draws_anew_and_the_seed_decides() -> None:
     """A learning rate of nearly 0 and one batch: what changes from step to step is the augmentation alone."""
     augmentation = Augmentation(8, "resized", flip=0.5)
-    settings = Settings(Schedule(1e-12, 8, "constant"), batch=512, execution="compiled", weight_decay=0.0)
+    settings = Settings(
+        Schedule(1e-12, 8, "constant"), batch=512, execution="compiled", weight_decay=0.0
+    )
     one, _ = _losses(settings, augmentation)
     again, _ = _losses(settings, augmentation)
     other, _ = _losses(dataclasses.replace(settings, seed=1), augmentation)

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from protosphere.classifiers import CosineClassifier
-from protosphere.data.feeds import MemoryFeed, whole_batches
-from protosphere.data.pipeline import Augmentation
-from protosphere.data.sources import ImageSet, load, synthetic
+from protosphere.data.augmentation import Augmentation
+from protosphere.data.datasets import ImageSet, load, synthetic
+from protosphere.data.loaders import MemoryFeed, whole_batches
 from protosphere.encoders import backbone
 from protosphere.losses import nonl_loss
 from protosphere.runs.checkpoints import load_checkpoint, save_checkpoint
 from protosphere.training import Objective, Schedule, Settings, TrainingError, train
-from protosphere.training.steps import Steps
+from protosphere.training.step import Steps
 
 AUGMENTATION = Augmentation(8, "padded", padding=1, flip=0.5)
 SETTINGS = Settings(Schedule(0.1, 3), batch=16, report_every=2)
@@ -44,7 +44,9 @@ def test_it_learns_digits() -> None:
     mean, std = digits.train.channel_statistics()
     augmentation = Augmentation(8, "padded", padding=1, mean=mean, std=std)
     objective = _objective(channels=1, classes=10)
-    for _ in train(objective, MemoryFeed(digits.train, augmentation), Settings(Schedule(0.1, 6), batch=64)):
+    for _ in train(
+        objective, MemoryFeed(digits.train, augmentation), Settings(Schedule(0.1, 6), batch=64)
+    ):
         pass
     objective.eval()
     with torch.no_grad():
@@ -58,12 +60,16 @@ def test_records_say_where_training_stands(data: ImageSet) -> None:
     assert [record.step for record in records] == [2, 4, 6, 8, 10, 12]
     assert [record.at_epoch_end for record in records] == [False, True] * 3
     assert records[-1].epoch == 3
-    assert [record.rate for record in records] == [SETTINGS.schedule.at_epoch(epoch) for epoch in (0, 0, 1, 1, 2, 2)]
+    assert [record.rate for record in records] == [
+        SETTINGS.schedule.at_epoch(epoch) for epoch in (0, 0, 1, 1, 2, 2)
+    ]
     assert all(record.images_per_second > 0 for record in records)
     assert len(_run(_objective(), data, dataclasses.replace(SETTINGS, report_every=None))) == 3
 
 
-def test_the_speed_of_an_epoch_is_that_of_the_whole(data: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_speed_of_an_epoch_is_that_of_the_whole(
+    data: ImageSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By a clock that a step takes 1 s of, but the first of epochs 7, 14 and 21 s, and whoever reads a record 100 s."""
     now = [0.0]
 
@@ -85,7 +91,12 @@ def test_the_speed_of_an_epoch_is_that_of_the_whole(data: ImageSet, monkeypatch:
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"optimizer": "adamw"}, {"clip": 0.1, "average": 0.9}, {"precision": "bfloat16", "accumulate": 2}],
+    [
+        {},
+        {"optimizer": "adamw"},
+        {"clip": 0.1, "average": 0.9},
+        {"precision": "bfloat16", "accumulate": 2},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("stop", [3, 4, 6])
@@ -96,7 +107,9 @@ def test_resumed_is_uninterrupted(data: ImageSet, change: dict, stop: int, tmp_p
     expected = [record.loss for record in _run(whole, data, settings)]
     stopped = _objective()
     losses, asked = [], [False] * (stop - 1) + [True]
-    for record in train(stopped, MemoryFeed(data, AUGMENTATION), settings, stop=lambda: asked.pop(0)):
+    for record in train(
+        stopped, MemoryFeed(data, AUGMENTATION), settings, stop=lambda: asked.pop(0)
+    ):
         assert record.stopping == (record.step == stop)
         if record.step % 2 == 0:
             losses.append(record.loss)
@@ -104,7 +117,9 @@ def test_resumed_is_uninterrupted(data: ImageSet, change: dict, stop: int, tmp_p
             save_checkpoint(tmp_path, record.step, *record.checkpoint())
     assert not asked
     resumed = _objective(seed=1)
-    losses += [record.loss for record in _run(resumed, data, settings, resume=load_checkpoint(tmp_path))]
+    losses += [
+        record.loss for record in _run(resumed, data, settings, resume=load_checkpoint(tmp_path))
+    ]
     assert losses == expected
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
@@ -126,7 +141,8 @@ def test_a_loss_that_is_no_number_stops_the_run(data: ImageSet) -> None:
     objective = _objective()
     objective.loss = lambda features, head, labels: _loss(features, head, labels) * torch.nan
     with pytest.raises(
-        TrainingError, match=r"must stay finite and below 1e\+05; at step 1, with a learning rate of 0.1, it was nan"
+        TrainingError,
+        match=r"must stay finite and below 1e\+05; at step 1, with a learning rate of 0.1, it was nan",
     ):
         _run(objective, data)
     with pytest.raises(ValueError, match="an optimizer is 'sgd' or 'adamw'; got 'lion'"):
@@ -141,7 +157,11 @@ def test_pieces_add_up_to_the_batch(data: ImageSet) -> None:
         encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 8))
         head = torch.nn.Linear(8, 5)
         return Objective(
-            encoder, head, lambda features, head, labels: torch.nn.functional.cross_entropy(head(features), labels)
+            encoder,
+            head,
+            lambda features, head, labels: torch.nn.functional.cross_entropy(
+                head(features), labels
+            ),
         )
 
     whole, pieces = objective(), objective()
@@ -164,7 +184,9 @@ def test_the_gradient_is_shortened(data: ImageSet) -> None:
 
 def test_the_average_is_offered(data: ImageSet) -> None:
     objective = _objective()
-    for record in train(objective, MemoryFeed(data, AUGMENTATION), dataclasses.replace(SETTINGS, average=0.9)):
+    for record in train(
+        objective, MemoryFeed(data, AUGMENTATION), dataclasses.replace(SETTINGS, average=0.9)
+    ):
         own = objective.head.prototypes.detach().clone()
         with record.averaged():
             assert not torch.equal(objective.head.prototypes, own)
@@ -179,7 +201,10 @@ def test_compiled_is_eager(data: ImageSet) -> None:
     one, other = _objective(), _objective()
     settings = dataclasses.replace(SETTINGS, average=0.9, clip=1.0)
     eager = [record.loss for record in train(one, feed, settings)]
-    compiled = [record.loss for record in train(other, feed, dataclasses.replace(settings, execution="compiled"))]
+    compiled = [
+        record.loss
+        for record in train(other, feed, dataclasses.replace(settings, execution="compiled"))
+    ]
     assert compiled == pytest.approx(eager, rel=1e-3, abs=1e-4)
 
 
@@ -189,7 +214,8 @@ def test_losses_and_weights_that_explode(data: ImageSet) -> None:
     factors = iter([1.0, 1.0, 1.0, 1.0, 1.0, 1e9])
     objective.loss = lambda features, head, labels: _loss(features, head, labels) * next(factors)
     with pytest.raises(
-        TrainingError, match=r"must stay finite and below 1e\+05; at step 6, with a learning rate of 0.075\d*, it was"
+        TrainingError,
+        match=r"must stay finite and below 1e\+05; at step 6, with a learning rate of 0.075\d*, it was",
     ):
         _run(objective, data)
     objective = _objective()
@@ -199,7 +225,9 @@ def test_losses_and_weights_that_explode(data: ImageSet) -> None:
     where = r"after step 4, with a learning rate of 0\.1, those of encoder\.unused are not"
     with pytest.raises(TrainingError, match=rf"weights must stay finite; {where}"):
         next(records)
-    with pytest.raises(ValueError, match="must divide into equal pieces; got 16 samples and 3 pieces"):
+    with pytest.raises(
+        ValueError, match="must divide into equal pieces; got 16 samples and 3 pieces"
+    ):
         dataclasses.replace(SETTINGS, accumulate=3)
 
 
@@ -217,7 +245,8 @@ def test_a_checkpoint_of_something_else(data: ImageSet, tmp_path: Path) -> None:
         (_objective(), data, dataclasses.replace(SETTINGS, optimizer="adamw")),
     ):
         with pytest.raises(
-            TrainingError, match="must be of this model, data and optimizer to go on from; that of step 2"
+            TrainingError,
+            match="must be of this model, data and optimizer to go on from; that of step 2",
         ):
             _run(objective, images, settings, resume=saved)
 
@@ -230,8 +259,19 @@ def test_each_step_draws_anew(data: ImageSet) -> None:
             yield (torch.arange(len(self)),)
 
     settings = Settings(Schedule(1e-12, 4, "constant"), batch=512, weight_decay=0.0)
-    assert len({record.loss for record in train(_objective(), InOrder(data, AUGMENTATION), settings)}) == 4
-    assert len({record.loss for record in train(_objective(), InOrder(data, Augmentation(8)), settings)}) == 1
+    assert (
+        len({record.loss for record in train(_objective(), InOrder(data, AUGMENTATION), settings)})
+        == 4
+    )
+    assert (
+        len(
+            {
+                record.loss
+                for record in train(_objective(), InOrder(data, Augmentation(8)), settings)
+            }
+        )
+        == 1
+    )
 
 
 def test_views_are_drawn_each_for_itself_one_after_the_other(data: ImageSet) -> None:
@@ -249,7 +289,9 @@ def test_weights_decay(data: ImageSet, optimizer: str) -> None:
     """Where the loss does not reach, a step shrinks weights by the rate times the decay."""
     objective = _objective()
     objective.encoder.extra = torch.nn.Parameter(torch.ones(3))
-    objective.loss = lambda features, head, labels: _loss(features, head, labels) + 0 * objective.encoder.extra.sum()
+    objective.loss = lambda features, head, labels: (
+        _loss(features, head, labels) + 0 * objective.encoder.extra.sum()
+    )
     settings = Settings(Schedule(0.5, 1), batch=512, optimizer=optimizer, weight_decay=0.1)
     _run(objective, data, settings)
     torch.testing.assert_close(objective.encoder.extra.detach(), torch.full((3,), 0.95))
@@ -287,9 +329,16 @@ def test_pieces_of_unequal_sizes_weigh_as_much_as_they_have(data: ImageSet) -> N
 
 def test_the_mode_is_that_of_training(data: ImageSet) -> None:
     objective = _objective().eval()
-    before = {name: value.clone() for name, value in objective.named_buffers() if name.endswith("running_mean")}
+    before = {
+        name: value.clone()
+        for name, value in objective.named_buffers()
+        if name.endswith("running_mean")
+    }
     _run(objective, data, Settings(Schedule(0.1, 1), batch=512))
-    assert all(not torch.equal(dict(objective.named_buffers())[name], value) for name, value in before.items())
+    assert all(
+        not torch.equal(dict(objective.named_buffers())[name], value)
+        for name, value in before.items()
+    )
 
 
 def test_the_average_follows_the_steps(data: ImageSet) -> None:

@@ -31,7 +31,9 @@ def test_the_papers_imagenet_schedule() -> None:
 
 def test_steps_of_the_probe() -> None:
     schedule = Schedule(5.0, 100, "steps", milestones=(60, 75, 90), gamma=0.2)
-    assert [schedule.at_epoch(epoch) for epoch in (0, 59, 60, 74, 75, 99)] == pytest.approx([5, 5, 1, 1, 0.2, 0.04])
+    assert [schedule.at_epoch(epoch) for epoch in (0, 59, 60, 74, 75, 99)] == pytest.approx(
+        [5, 5, 1, 1, 0.2, 0.04]
+    )
     assert Schedule(0.3, 7, "constant").at(6, steps_per_epoch=1) == 0.3
 
 
@@ -39,8 +41,14 @@ def test_steps_of_the_probe() -> None:
 def test_schedules_that_make_no_sense() -> None:
     for options, message in (
         ({"rate": 0.0, "epochs": 3}, "a positive rate and an epoch"),
-        ({"rate": 0.1, "epochs": 3, "warmup_epochs": 3}, "must be shorter than the run, 3 epochs; got 3"),
-        ({"rate": 0.1, "epochs": 3, "kind": "linear"}, "'cosine', 'steps' or 'constant'; got 'linear'"),
+        (
+            {"rate": 0.1, "epochs": 3, "warmup_epochs": 3},
+            "must be shorter than the run, 3 epochs; got 3",
+        ),
+        (
+            {"rate": 0.1, "epochs": 3, "kind": "linear"},
+            "'cosine', 'steps' or 'constant'; got 'linear'",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             Schedule(**options)

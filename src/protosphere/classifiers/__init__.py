@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from protosphere.classifiers.class_means import ClassMeans, class_means
 from protosphere.classifiers.cosine import CosineClassifier
-from protosphere.classifiers.fixed import FixedFrameClassifier
+from protosphere.classifiers.fixed_etf import FixedFrameClassifier
 from protosphere.classifiers.linear import LinearClassifier
 from protosphere.classifiers.mean import MeanClassifier
 

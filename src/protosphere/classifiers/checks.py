@@ -6,7 +6,9 @@ from torch import Tensor
 def check_head(dim: int, num_classes: int) -> None:
     """Raise ValueError unless a head of this size makes sense."""
     if dim < 1 or num_classes < 2:
-        raise ValueError(f"a classifier needs dim ≥ 1 and num_classes ≥ 2; got dim={dim}, num_classes={num_classes}")
+        raise ValueError(
+            f"a classifier needs dim ≥ 1 and num_classes ≥ 2; got dim={dim}, num_classes={num_classes}"
+        )
 
 
 def check_width(features: Tensor, dim: int) -> None:

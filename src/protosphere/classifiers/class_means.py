@@ -45,7 +45,9 @@ class ClassMeans:
         weights: Float[Tensor, "samples"] | None = None,
     ) -> "ClassMeans":
         """With a batch more."""
-        return self.merged(class_means(features, labels, num_classes=len(self.weights), weights=weights))
+        return self.merged(
+            class_means(features, labels, num_classes=len(self.weights), weights=weights)
+        )
 
     def reduced(self, group: "ProcessGroup | None" = None) -> "ClassMeans":
         """Of all processes of a group, on each of them; those without samples call too."""
@@ -57,7 +59,9 @@ class ClassMeans:
         return ClassMeans(weights, sums)
 
 
-def empty_means(num_classes: int, dim: int, *, device: torch.device | str | None = None) -> ClassMeans:
+def empty_means(
+    num_classes: int, dim: int, *, device: torch.device | str | None = None
+) -> ClassMeans:
     """Those of no samples.
 
     >>> empty_means(2, 3).weights.tolist()
@@ -104,14 +108,24 @@ def class_means(
 
 def _check(features: Tensor, labels: Tensor, num_classes: int, weights: Tensor | None) -> None:
     if features.ndim != 2 or not features.is_floating_point():
-        raise ValueError(f"features must be (samples, dim), floating; got {tuple(features.shape)} of {features.dtype}")
+        raise ValueError(
+            f"features must be (samples, dim), floating; got {tuple(features.shape)} of {features.dtype}"
+        )
     for name, part in (("labels", labels), ("weights", weights)):
         if part is not None and part.shape != features.shape[:1]:
-            raise ValueError(f"{name} must be one a sample, shape ({len(features)},); got {tuple(part.shape)}")
+            raise ValueError(
+                f"{name} must be one a sample, shape ({len(features)},); got {tuple(part.shape)}"
+            )
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise ValueError(f"labels must be whole numbers; got {labels.dtype}")
-    if labels.device.type == "cpu" and len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
-        raise ValueError(f"labels must lie in 0..{num_classes - 1}; got {int(labels.min())}..{int(labels.max())}")
+    if (
+        labels.device.type == "cpu"
+        and len(labels)
+        and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes
+    ):
+        raise ValueError(
+            f"labels must lie in 0..{num_classes - 1}; got {int(labels.min())}..{int(labels.max())}"
+        )
     if weights is not None and weights.device.type == "cpu" and not bool((weights >= 0).all()):
         raise ValueError("weights must not be negative, nor NaN; some are")
 
@@ -123,7 +137,9 @@ def _add(found: ClassMeans, features: Tensor, labels: Tensor, weights: Tensor | 
     lengths = torch.linalg.vector_norm(features, dim=1)
     if features.device.type == "cpu" and not bool(torch.isfinite(lengths).all()):
         row = int((~torch.isfinite(lengths)).nonzero()[0])
-        raise ValueError(f"features must be finite, with lengths that are; the row of number {row} of a part is not")
+        raise ValueError(
+            f"features must be finite, with lengths that are; the row of number {row} of a part is not"
+        )
     scales = torch.where(lengths > 0, 1 / lengths, 0)
     counted = torch.ones_like(scales) if weights is None else weights.to(scales)
     found.weights.index_add_(0, labels, counted.double())
@@ -137,5 +153,7 @@ def _add(found: ClassMeans, features: Tensor, labels: Tensor, weights: Tensor | 
     # Runs begin where a class begins, and after each _RUN rows of it.
     place = torch.arange(len(order)) - (ends - counts)[labels[order]]
     starts = torch.nonzero(place % _RUN == 0).flatten()
-    runs = F.embedding_bag(order, features, starts, mode="sum", per_sample_weights=scales[order].float())
+    runs = F.embedding_bag(
+        order, features, starts, mode="sum", per_sample_weights=scales[order].float()
+    )
     found.sums.index_add_(0, labels[order[starts]], runs.double())

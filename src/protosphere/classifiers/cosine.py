@@ -42,17 +42,25 @@ class CosineClassifier(nn.Module):
         check_head(dim, num_classes)
         check_positive(temperature, "temperature")
         if temperature_kind not in ("fixed", "learned"):
-            raise ValueError(f'temperature_kind must be "fixed" or "learned"; got {temperature_kind!r}')
+            raise ValueError(
+                f'temperature_kind must be "fixed" or "learned"; got {temperature_kind!r}'
+            )
         self.prototypes = nn.Parameter(torch.randn(num_classes, dim))
         # A fixed one is a number and no buffer, so that casting the model to half precision does not round it.
         self._fixed_temperature = temperature
-        learned = nn.Parameter(torch.tensor(math.log(temperature))) if temperature_kind == "learned" else None
+        learned = (
+            nn.Parameter(torch.tensor(math.log(temperature)))
+            if temperature_kind == "learned"
+            else None
+        )
         self.register_parameter("log_temperature", learned)
 
     @property
     def temperature(self) -> float | Float[Tensor, ""]:
         """τ: a number, or a tensor with a gradient if it is learned. Hand it to the loss."""
-        return self._fixed_temperature if self.log_temperature is None else self.log_temperature.exp()
+        return (
+            self._fixed_temperature if self.log_temperature is None else self.log_temperature.exp()
+        )
 
     def forward(self, features: Float[Tensor, "samples dim"]) -> Float[Tensor, "samples classes"]:
         """The logits: scaled cosines in float32 or wider, for a loss from logits."""

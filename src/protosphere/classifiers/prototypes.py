@@ -24,7 +24,9 @@ try:
         validate_data,
     )
 except ImportError as error:  # pragma: no cover
-    raise ImportError('PrototypeClassifier needs scikit-learn: pip install "protosphere[train]"') from error
+    raise ImportError(
+        'PrototypeClassifier needs scikit-learn: pip install "protosphere[train]"'
+    ) from error
 
 Rule = Literal["cosine", "nearest"]
 _ROWS = 1 << 16
@@ -124,7 +126,9 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         if name in self.classes_.tolist():
-            raise ValueError(f"a class that is added must be new; there is a class {name!r} already")
+            raise ValueError(
+                f"a class that is added must be new; there is a class {name!r} already"
+            )
         features = np.asarray(X)
         return self.partial_fit(features, np.array([name] * len(features)))
 
@@ -140,7 +144,11 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"a class that is removed must be there; there is no {name!r}")
         if not bool(np.any(kept)):
             raise ValueError("a classifier must keep a class; this is its last")
-        self.classes_, self.weights_, self.sums_ = self.classes_[kept], self.weights_[kept], self.sums_[kept]
+        self.classes_, self.weights_, self.sums_ = (
+            self.classes_[kept],
+            self.weights_[kept],
+            self.sums_[kept],
+        )
         return self
 
     @property
@@ -153,7 +161,9 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def scores(self, X: ArrayLike) -> NDArray[Any]:
         """The score of each class, (samples, classes): cosines, or minus squared distances; −∞ without samples."""
         check_is_fitted(self)
-        features = validate_data(self, X, reset=False, dtype=[np.float32, np.float64], ensure_all_finite=False)
+        features = validate_data(
+            self, X, reset=False, dtype=[np.float32, np.float64], ensure_all_finite=False
+        )
         weight, bias = self._linear()
         weight, bias = weight.astype(features.dtype), bias.astype(features.dtype)
         result = np.empty((len(features), len(bias)), features.dtype)
@@ -161,7 +171,9 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             part = features[start : start + _ROWS]
             lengths = np.linalg.norm(part, axis=1, keepdims=True)
             if not bool(np.isfinite(lengths).all()):
-                raise ValueError("Input X contains NaN or infinity, or values too large for its dtype.")
+                raise ValueError(
+                    "Input X contains NaN or infinity, or values too large for its dtype."
+                )
             lengths[lengths == 0] = 1
             result[start : start + _ROWS] = part @ weight.T / lengths + bias
         return result
@@ -203,10 +215,14 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_consistent_length(scores, targets)
         labels = np.searchsorted(self.classes_, targets).clip(max=len(self.classes_) - 1)
         if not bool(np.all(self.classes_[labels] == targets)):
-            raise ValueError("labels to calibrate with must be classes of the classifier; some are not")
+            raise ValueError(
+                "labels to calibrate with must be classes of the classifier; some are not"
+            )
         if not bool(np.all(self.weights_[labels] > 0)):
             empty = self.classes_[labels[self.weights_[labels] == 0][0]]
-            raise ValueError(f"labels to calibrate with must be of classes that have samples; {empty!s} has none")
+            raise ValueError(
+                f"labels to calibrate with must be of classes that have samples; {empty!s} has none"
+            )
         self.temperature_ = 1 / _likeliest_scale(scores, torch.from_numpy(labels))
         return self
 
@@ -216,7 +232,9 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         By the cosine rule the class is right for features of any length; by that of the nearest mean they must be unit.
         """
         check_is_fitted(self)
-        weight, bias = (torch.from_numpy(part).float() / self.temperature_ for part in self._linear())
+        weight, bias = (
+            torch.from_numpy(part).float() / self.temperature_ for part in self._linear()
+        )
         layer = nn.Linear(weight.shape[1], weight.shape[0])
         with torch.no_grad():
             layer.weight.copy_(weight)
@@ -238,8 +256,14 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         names = self.classes_.tolist()
         if not all(isinstance(name, str | int | float | bool) for name in names):
-            raise ValueError(f"classes must be texts or numbers to be saved; got {type(names[0]).__name__}")
-        facts = {"format": _FORMAT, "rule": self.rule, "temperature": repr(float(self.temperature_))}
+            raise ValueError(
+                f"classes must be texts or numbers to be saved; got {type(names[0]).__name__}"
+            )
+        facts = {
+            "format": _FORMAT,
+            "rule": self.rule,
+            "temperature": repr(float(self.temperature_)),
+        }
         facts |= {"classes": json.dumps(names), "dtype": self.classes_.dtype.str}
         return save({"sums": self.sums_, "weights": self.weights_}, metadata=facts)
 
@@ -271,14 +295,18 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         except FileNotFoundError:
             raise ValueError(f"{path} must be a file; there is none") from None
         except Exception as error:  # Whatever a damaged or foreign file makes its parsers raise.
-            raise ValueError(f"{path} must be a saved PrototypeClassifier; it is damaged or none") from error
+            raise ValueError(
+                f"{path} must be a saved PrototypeClassifier; it is damaged or none"
+            ) from error
         classifier.classes_, classifier.n_features_in_ = classes, arrays["sums"].shape[1]
         classifier.sums_, classifier.weights_ = arrays["sums"], arrays["weights"]
         classifier.temperature_ = classifier.temperature
         return classifier
 
     @classmethod
-    def from_means(cls, means: ClassMeans, classes: ArrayLike, **options: Any) -> "PrototypeClassifier":
+    def from_means(
+        cls, means: ClassMeans, classes: ArrayLike, **options: Any
+    ) -> "PrototypeClassifier":
         """From means that were streamed, on any device and over any number of processes."""
         names = np.array(classes)
         if names.shape != means.weights.shape:
@@ -288,7 +316,9 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         order = np.argsort(names, kind="stable")
         classifier = cls(**options)
         classifier.n_features_in_ = means.sums.shape[1]
-        weights, sums = (part.double().cpu()[torch.from_numpy(order)] for part in (means.weights, means.sums))
+        weights, sums = (
+            part.double().cpu()[torch.from_numpy(order)] for part in (means.weights, means.sums)
+        )
         classifier._take(names[order], ClassMeans(weights, sums), drop=False)
         return classifier
 
@@ -320,7 +350,9 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return (
             features,
             targets,
-            _check_sample_weight(sample_weight, features, dtype=np.float64, ensure_non_negative=True),
+            _check_sample_weight(
+                sample_weight, features, dtype=np.float64, ensure_non_negative=True
+            ),
         )
 
     def _check_options(self) -> None:
@@ -344,7 +376,9 @@ class _UnitLength(nn.Module):
         return nn.functional.normalize(features, dim=-1)
 
 
-def _means(features: NDArray[Any], labels: NDArray[Any], count: int, weights: NDArray[Any] | None) -> ClassMeans:
+def _means(
+    features: NDArray[Any], labels: NDArray[Any], count: int, weights: NDArray[Any] | None
+) -> ClassMeans:
     try:
         return class_means(
             _tensor(features),
@@ -354,7 +388,9 @@ def _means(features: NDArray[Any], labels: NDArray[Any], count: int, weights: ND
         )
     except ValueError as error:
         if "finite" in str(error):
-            raise ValueError("Input X contains NaN or infinity, or values too large for its dtype.") from None
+            raise ValueError(
+                "Input X contains NaN or infinity, or values too large for its dtype."
+            ) from None
         raise
 
 
@@ -370,17 +406,21 @@ def _see_that_of_a_kind(names: NDArray[Any], known: NDArray[Any]) -> None:
     """Raise ValueError where texts meet numbers, which do not sort together."""
     if len(names) and len(known) and (names.dtype.kind in "OUS") != (known.dtype.kind in "OUS"):
         example, other = known.tolist()[0], names.tolist()[0]
-        raise ValueError(f"a class must be named as the others are, such as {example!r}; got {other!r}")
+        raise ValueError(
+            f"a class must be named as the others are, such as {example!r}; got {other!r}"
+        )
 
 
 def _likeliest_scale(scores: Tensor, labels: Tensor) -> float:
-    """The β > 0 that minimises mean(lse(β s) − β s_y)."""
+    """The β > 0 that minimizes mean(lse(β s) − β s_y)."""
     low, high = 1e-3, 1e5  # Temperatures from 1e-5 to 1000.
     middle = 10.0
     own = scores.gather(1, labels[:, None]).squeeze(1)
 
     def slope(scale: float) -> float:
-        return float(((scores * scale).softmax(1) * scores.nan_to_num(neginf=0.0)).sum(1).mean() - own.mean())
+        return float(
+            ((scores * scale).softmax(1) * scores.nan_to_num(neginf=0.0)).sum(1).mean() - own.mean()
+        )
 
     for _ in range(60):  # The slope rises with the scale: halve the interval, in the logarithm.
         low, high = (middle, high) if slope(middle) < 0 else (low, middle)

@@ -44,13 +44,18 @@ def _print_version(wanted: bool) -> bool:
 @app.callback()
 def main(
     version: Annotated[  # noqa: ARG001  Its callback has done the work.
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
+        ),
     ] = False,
 ) -> None:
     """Supervised learning as learning class prototypes on the unit sphere."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # A terminal that cannot write "°" still gets the rest.
+            stream.reconfigure(
+                errors="replace"
+            )  # A terminal that cannot write "°" still gets the rest.
 
 
 def run() -> None:

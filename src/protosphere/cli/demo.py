@@ -36,7 +36,9 @@ _LEGEND = (
 
 
 def demo(
-    out: Annotated[Path | None, typer.Option(help="Keep the run folders here; otherwise they go.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Keep the run folders here; otherwise they go.")
+    ] = None,
     epochs: Annotated[int, typer.Option(help="Of each loss.", min=1)] = 25,
 ) -> None:
     """Train six losses on handwritten digits on the CPU, and compare accuracy and geometry in one table."""
@@ -53,7 +55,11 @@ def demo(
     _print(console, results)
     console.print(saved)
     runs = out or Path("runs")
-    first = "" if out else f"  protosphere demo --out {runs}                            keep the six runs\n"
+    first = (
+        ""
+        if out
+        else f"  protosphere demo --out {runs}                            keep the six runs\n"
+    )
     console.print(
         f"What to try next:\n{first}"
         f"  protosphere measure {runs / 'nonl'}                        every metric of one run, in words\n"
@@ -68,11 +74,11 @@ def demo(
 def _trained(loss: str, folder: Path, epochs: int) -> dict[str, float]:
     from protosphere.cli.waiting import bar_of
     from protosphere.recipes import build, catalog
-    from protosphere.recipes.execute import execute, latest
+    from protosphere.recipes.runner import execute, latest
     from protosphere.recipes.schema import with_settings
     from protosphere.runs import RunFolder
 
-    settings = [f"optimisation.epochs={epochs}", f"evaluate_every={epochs}", f"save_every={epochs}"]
+    settings = [f"optimization.epochs={epochs}", f"evaluate_every={epochs}", f"save_every={epochs}"]
     recipe = with_settings(catalog.recipe(f"digits-{loss}"), settings)
     numbers: dict[str, float] = {}
     with bar_of(f"{_TITLES[loss]:14}") as progress:
@@ -80,13 +86,15 @@ def _trained(loss: str, folder: Path, epochs: int) -> dict[str, float]:
             progress(event.progress.epoch / epochs)
             numbers = event.numbers or numbers
     # A run that was there already has logged them.
-    return numbers or {name: value for name, value in (latest(folder) or {}).items() if isinstance(value, float)}
+    return numbers or {
+        name: value for name, value in (latest(folder) or {}).items() if isinstance(value, float)
+    }
 
 
 def _probe(folder: Path) -> str:
     """What class means save: a linear probe on the same features beside them."""
     from protosphere.cli.waiting import bar_of
-    from protosphere.recipes.trained import load_run
+    from protosphere.recipes.loading import load_run
 
     names: tuple[Probe, ...] = ("prototypes", "linear")
     with bar_of("a linear probe") as progress:
@@ -106,7 +114,9 @@ def _print(console: "Console", results: dict[str, dict[str, float]]) -> None:
 
     from protosphere.metrics import at_collapse
 
-    table = Table(box=box.SIMPLE_HEAD, title="Handwritten digits, one small network", title_justify="left")
+    table = Table(
+        box=box.SIMPLE_HEAD, title="Handwritten digits, one small network", title_justify="left"
+    )
     table.add_column("loss", no_wrap=True)
     for heading in ("test", "nearest\nmean", *(heading for _, heading, _ in _COLUMNS)):
         table.add_column(heading, justify="right")
@@ -115,9 +125,13 @@ def _print(console: "Console", results: dict[str, dict[str, float]]) -> None:
         for key, _, better in _COLUMNS
     }
     for title, numbers in results.items():
-        accuracies = [f"{100 * numbers[key]:.1f} %" for key in ("test_accuracy", "nearest_mean_accuracy")]
+        accuracies = [
+            f"{100 * numbers[key]:.1f} %" for key in ("test_accuracy", "nearest_mean_accuracy")
+        ]
         cells = [
-            f"[green]{_digits(numbers[key])}[/green]" if title in best[key] else _digits(numbers[key])
+            f"[green]{_digits(numbers[key])}[/green]"
+            if title in best[key]
+            else _digits(numbers[key])
             for key, _, _ in _COLUMNS
         ]
         table.add_row(title, *accuracies, *cells)

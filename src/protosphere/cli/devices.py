@@ -14,5 +14,7 @@ def device_named(name: str) -> str:
     try:
         torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise ValueError(f"--device must be one that computes here, such as cpu; {name} does not") from None
+        raise ValueError(
+            f"--device must be one that computes here, such as cpu; {name} does not"
+        ) from None
     return name

@@ -22,15 +22,21 @@ def doctor() -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
-    console.print(f"protosphere {__version__}, Python {platform.python_version()}, {platform.platform()}")
+    console.print(
+        f"protosphere {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    )
     table = Table("part", "packages", "state")
     incomplete = []
     for part, packages in _requirements().items():
         versions = {package: _version(package) for package in packages}
         if None in versions.values():
             incomplete.append(part)
-        listing = "\n".join(f"{package} {version or '[red]missing[/red]'}" for package, version in versions.items())
-        table.add_row(part, listing, "[red]incomplete[/red]" if part in incomplete else "[green]ready[/green]")
+        listing = "\n".join(
+            f"{package} {version or '[red]missing[/red]'}" for package, version in versions.items()
+        )
+        table.add_row(
+            part, listing, "[red]incomplete[/red]" if part in incomplete else "[green]ready[/green]"
+        )
     console.print(table)
     for part in incomplete:
         wanted = "protosphere" if part == "core" else f"protosphere[{part}]"
@@ -72,7 +78,9 @@ def _try_devices(console: "Console") -> str | None:
         device = torch.device("cuda")
         for index in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(index)
-            console.print(f"GPU {index}: {properties.name}, {properties.total_memory / 2**30:.0f} GiB")
+            console.print(
+                f"GPU {index}: {properties.name}, {properties.total_memory / 2**30:.0f} GiB"
+            )
     elif torch.backends.mps.is_available():
         device = torch.device("mps")
         console.print("GPU: Apple silicon (mps)")
@@ -80,9 +88,15 @@ def _try_devices(console: "Console") -> str | None:
         console.print(f"No GPU: everything runs on the CPU with {torch.get_num_threads()} threads.")
     features = torch.randn(32, 16, device=device, requires_grad=True)
     try:
-        loss = nonl_loss(features, torch.randn(4, 16, device=device), torch.arange(32, device=device) % 4)
+        loss = nonl_loss(
+            features, torch.randn(4, 16, device=device), torch.arange(32, device=device) % 4
+        )
         loss.backward()
     except RuntimeError as error:
         return f"a NONL step on {device.type} failed: {error}"
-    finite = features.grad is not None and bool(torch.isfinite(features.grad).all()) and bool(torch.isfinite(loss))
+    finite = (
+        features.grad is not None
+        and bool(torch.isfinite(features.grad).all())
+        and bool(torch.isfinite(loss))
+    )
     return None if finite else f"a NONL step on {device.type} gave numbers that are not finite"

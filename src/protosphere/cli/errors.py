@@ -23,15 +23,21 @@ def told() -> Iterator[None]:
         raise
     except (ValueError, RuntimeError, MemoryError, ImportError, OSError) as error:
         text = str(error).rstrip(".")
-        short_of_memory = isinstance(error, MemoryError) or any(words in text for words in _SHORT_OF_MEMORY)
+        short_of_memory = isinstance(error, MemoryError) or any(
+            words in text for words in _SHORT_OF_MEMORY
+        )
         # Torch says it wherever the program is at that moment, from a signal's handler.
         lost_worker = "DataLoader worker" in text
         # Of these, torch's own are no sentences for the user.
-        foreign = isinstance(error, RuntimeError) and not type(error).__module__.startswith("protosphere.")
+        foreign = isinstance(error, RuntimeError) and not type(error).__module__.startswith(
+            "protosphere."
+        )
         if foreign and not (short_of_memory or lost_worker):
             raise
         if lost_worker:
-            text = "processes that read images must live; one was killed, perhaps for want of memory"
+            text = (
+                "processes that read images must live; one was killed, perhaps for want of memory"
+            )
         elif short_of_memory:
             text = "there must be memory for this; there is too little (smaller batches or images take less)"
         elif isinstance(error, OSError):
@@ -41,5 +47,7 @@ def told() -> Iterator[None]:
         for argument, option in _OPTIONS.items():
             text = text.replace(argument, option)
         end = "" if text.endswith("?") else "."
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]Error:[/red] {escape(text)}{end}")
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"[red]Error:[/red] {escape(text)}{end}"
+        )
         raise typer.Exit(1) from None

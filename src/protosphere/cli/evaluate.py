@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from protosphere.evaluation import Assessment
     from protosphere.evaluation.probes import Probe, Probed
-    from protosphere.recipes.trained import TrainedRun
+    from protosphere.recipes.loading import TrainedRun
 
 _WORST = 5
 
@@ -21,19 +21,23 @@ _WORST = 5
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Where data are, e.g. data.root=PATH; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", help="Where data are, e.g. data.root=PATH; may be repeated."),
     ] = None,
     device: Annotated[str, typer.Option(help="Where to compute: 'auto', 'cpu', 'cuda'.")] = "auto",
-    download: Annotated[bool, typer.Option("--download", help="Fetch the data set if it is not there.")] = False,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch the data set if it is not there.")
+    ] = False,
     classifiers: Annotated[
         str | None,
         typer.Option(
             help="Other classifiers on the run's features: 'all', or some of head, cosine, prototypes, linear, "
-            "normalised, cached, neighbours, with commas."
+            "normalized, cached, neighbours, with commas."
         ),
     ] = None,
     images: Annotated[
-        str | None, typer.Option(help="'test', for a run that was evaluated on a validation part until now.")
+        str | None,
+        typer.Option(help="'test', for a run that was evaluated on a validation part until now."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
@@ -46,7 +50,7 @@ def evaluate(
     with told():
         from protosphere.cli.devices import device_named
         from protosphere.evaluation import assess
-        from protosphere.recipes.trained import load_run
+        from protosphere.recipes.loading import load_run
 
         names = _probes(classifiers)
         if images not in (None, "test"):
@@ -61,7 +65,13 @@ def evaluate(
                 progress=progress,
             )
         with bar_of("evaluating") as progress:
-            found = assess(taken.objective, taken.train, taken.test, metrics=taken.recipe.metrics, progress=progress)
+            found = assess(
+                taken.objective,
+                taken.train,
+                taken.test,
+                metrics=taken.recipe.metrics,
+                progress=progress,
+            )
         results = []
         with bar_of("classifying") as progress:
             for result in taken.probed(names, progress=progress) if names else ():
@@ -69,12 +79,18 @@ def evaluate(
                 # One may take hours; those that are through are not lost with it.
                 typer.echo(f"{result.name}, {_ON[result.space]}: {_numbers(result)}", err=True)
     part = "validation" if taken.recipe.data.validation_share and images is None else "test"
-    record = _record(taken, found) | {"images": part, "classifiers": [asdict(result) for result in results]}
+    record = _record(taken, found) | {
+        "images": part,
+        "classifiers": [asdict(result) for result in results],
+    }
     if as_json:
         typer.echo(json.dumps(record, indent=1, ensure_ascii=False))
         return
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"{taken.recipe.name} after step {taken.step}: {len(taken.test):,} {part} images", markup=False)
+    console.print(
+        f"{taken.recipe.name} after step {taken.step}: {len(taken.test):,} {part} images",
+        markup=False,
+    )
     for name, label in (
         ("test_accuracy", f"{part} accuracy"),
         ("nearest_mean_accuracy", "by the nearest class mean"),
@@ -88,7 +104,11 @@ def evaluate(
             console.print(f"  {name:28}{value:9.4g}")
     weakest = "; ".join(
         f"{one['name']} {100 * one['accuracy']:.0f} %"
-        + (f" (taken for {one['taken_for']} in {one['times']} of {one['of']})" if one["times"] else "")
+        + (
+            f" (taken for {one['taken_for']} in {one['times']} of {one['of']})"
+            if one["times"]
+            else ""
+        )
         for one in record["weakest"]
     )
     console.print(f"Weakest classes: {weakest}.", markup=False)
@@ -106,7 +126,9 @@ def _probes(asked: str | None) -> "list[Probe]":
     names = [name.strip() for name in asked.split(",")]
     unknown = [name for name in names if name not in PROBES]
     if unknown:
-        raise ValueError(f"--classifiers must be all, or some of {', '.join(PROBES)}; got {unknown[0]}")
+        raise ValueError(
+            f"--classifiers must be all, or some of {', '.join(PROBES)}; got {unknown[0]}"
+        )
     return [name for name in PROBES if name in names]
 
 
@@ -115,7 +137,7 @@ _EXPLAINED = {
     "cosine": "its weights by the cosine alone",
     "prototypes": "class means",
     "linear": "trained on augmented images",
-    "normalised": "unit weights, trained likewise",
+    "normalized": "unit weights, trained likewise",
     "cached": "linear, trained on features computed once",
     "neighbours": "twenty nearest samples",
 }
@@ -138,7 +160,9 @@ def _print_probes(console: "Console", results: "list[Probed]") -> None:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, title="Classifiers on what the run has learnt", title_justify="left")
+    table = Table(
+        box=box.SIMPLE_HEAD, title="Classifiers on what the run has learned", title_justify="left"
+    )
     table.add_column("classifier", no_wrap=True)
     for heading in ("test", "passes", "seconds"):
         table.add_column(heading, justify="right")
@@ -156,9 +180,13 @@ def _print_probes(console: "Console", results: "list[Probed]") -> None:
     measured = [result for result in results if result.metrics]
     if not measured:
         return
-    table = Table(box=box.SIMPLE_HEAD, title="The training features with their weights", title_justify="left")
+    table = Table(
+        box=box.SIMPLE_HEAD, title="The training features with their weights", title_justify="left"
+    )
     rows = [[_shown(result.metrics.get(name)) for name in _GEOMETRY] for result in measured]
-    names = [f"{result.name}, {_ON[result.space]}" if several else result.name for result in measured]
+    names = [
+        f"{result.name}, {_ON[result.space]}" if several else result.name for result in measured
+    ]
     table.add_column("classifier", min_width=max(map(len, ["classifier", *names])))
     for heading, column in zip(_GEOMETRY.values(), zip(*rows, strict=True), strict=True):
         widest = max(map(len, [*heading.split("\n"), *column]))
@@ -203,4 +231,9 @@ def _record(taken: "TrainedRun", found: "Assessment") -> dict[str, Any]:
                 "of": sizes[index],
             }
         )
-    return {"recipe": taken.recipe.name, "step": taken.step, "numbers": found.numbers, "weakest": weakest}
+    return {
+        "recipe": taken.recipe.name,
+        "step": taken.step,
+        "numbers": found.numbers,
+        "weakest": weakest,
+    }

@@ -50,7 +50,9 @@ def logging_to(
             log.close()
 
 
-def _maker(kind: str | None, folder: Path, name: str, recipe: Mapping[str, Any]) -> Callable[[], _Log] | None:
+def _maker(
+    kind: str | None, folder: Path, name: str, recipe: Mapping[str, Any]
+) -> Callable[[], _Log] | None:
     if kind is None:
         return None
     try:
@@ -63,10 +65,17 @@ def _maker(kind: str | None, folder: Path, name: str, recipe: Mapping[str, Any])
 
             # The same folder again is the same run again, resumed.
             identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-            options = {"project": "protosphere", "id": identity, "dir": str(folder), "resume": "allow"}
+            options = {
+                "project": "protosphere",
+                "id": identity,
+                "dir": str(folder),
+                "resume": "allow",
+            }
             return lambda: _WeightsAndBiases(wandb.init(name=name, config=dict(recipe), **options))
     except ImportError:
-        raise ValueError(f'--log {kind} needs a package: pip install "protosphere[{kind}]"') from None
+        raise ValueError(
+            f'--log {kind} needs a package: pip install "protosphere[{kind}]"'
+        ) from None
     raise ValueError(f"--log must be tensorboard or wandb; got {kind}")
 
 

@@ -17,18 +17,29 @@ if TYPE_CHECKING:
 _WIDE = 110
 # Below this a table of sentences has no room for them.
 _NARROW = 70
-_COLOURS = {"yes": "green", "nearly": "green", "partly": "yellow", "no": "red", "not measured": "dim"}
+_COLORS = {
+    "yes": "green",
+    "nearly": "green",
+    "partly": "yellow",
+    "no": "red",
+    "not measured": "dim",
+}
 
 
 def measure(
     file: Annotated[
-        Path, typer.Argument(help="An .npz, .safetensors or .pt file with features and labels; or a run folder.")
+        Path,
+        typer.Argument(
+            help="An .npz, .safetensors or .pt file with features and labels; or a run folder."
+        ),
     ],
     features: Annotated[
-        str | None, typer.Option(help="Of a file: the key of the features, (samples, dim); else 'features'.")
+        str | None,
+        typer.Option(help="Of a file: the key of the features, (samples, dim); else 'features'."),
     ] = None,
     labels: Annotated[
-        str | None, typer.Option(help="Of a file: the key of the labels, (samples,); else 'labels'.")
+        str | None,
+        typer.Option(help="Of a file: the key of the labels, (samples,); else 'labels'."),
     ] = None,
     prototypes: Annotated[
         str | None,
@@ -37,24 +48,44 @@ def measure(
         ),
     ] = None,
     bias: Annotated[
-        str | None, typer.Option(help="Of a file: the key of its bias, for --space raw; else 'bias', if there.")
+        str | None,
+        typer.Option(
+            help="Of a file: the key of its bias, for --space raw; else 'bias', if there."
+        ),
     ] = None,
-    class_names: Annotated[Path | None, typer.Option(help="A text file with a class name a line.")] = None,
-    space: Annotated[str, typer.Option(help="'sphere' takes features to unit length, 'raw' does not.")] = "sphere",
+    class_names: Annotated[
+        Path | None, typer.Option(help="A text file with a class name a line.")
+    ] = None,
+    space: Annotated[
+        str, typer.Option(help="'sphere' takes features to unit length, 'raw' does not.")
+    ] = "sphere",
     metrics: Annotated[
         list[str] | None, typer.Option(help="'all', 'cheap', a group or a name; may be repeated.")
     ] = None,
     classes: Annotated[
-        str, typer.Option(help="'all' asks for a sample of every class, 'present' takes those that have one.")
+        str,
+        typer.Option(
+            help="'all' asks for a sample of every class, 'present' takes those that have one."
+        ),
     ] = "all",
     device: Annotated[str, typer.Option(help="Where to calculate: 'cpu', 'cuda'.")] = "cpu",
-    memory: Annotated[float, typer.Option(help="GiB of features to take from disk at a time.")] = 0.5,
-    part: Annotated[str | None, typer.Option(help="Of a run: its 'train' or 'test' images; else 'train'.")] = None,
+    memory: Annotated[
+        float, typer.Option(help="GiB of features to take from disk at a time.")
+    ] = 0.5,
+    part: Annotated[
+        str | None, typer.Option(help="Of a run: its 'train' or 'test' images; else 'train'.")
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Of a run: where data are, e.g. data.root=PATH; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--set", help="Of a run: where data are, e.g. data.root=PATH; may be repeated."
+        ),
     ] = None,
     save: Annotated[
-        Path | None, typer.Option(help="Of a run: keep features, labels and weights in this .npz, which is new.")
+        Path | None,
+        typer.Option(
+            help="Of a run: keep features, labels and weights in this .npz, which is new."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
@@ -78,12 +109,17 @@ def measure(
             _check_save(save)
         if file.is_dir():
             content = _of_run(
-                file, _one_of("--part", "train" if part is None else part, "train", "test"), settings or [], where
+                file,
+                _one_of("--part", "train" if part is None else part, "train", "test"),
+                settings or [],
+                where,
             )
             if save is not None:
                 write_features(save, content)
         else:
-            content = read_features(file, **{name: key for name, key in keys.items() if key is not None})
+            content = read_features(
+                file, **{name: key for name, key in keys.items() if key is not None}
+            )
         names = _class_names(class_names, content)
         head_bias = content.bias if space == "raw" else None
         with bar_of("measuring") as progress:
@@ -101,9 +137,13 @@ def measure(
             )
         _check_names(names, found)
     dim, samples = found.statistics.dim, int(found.statistics.counts.sum())
-    judged = verdicts(found.values, found.absent, len(found.classes), dim, sign=found.sign, samples=samples)
+    judged = verdicts(
+        found.values, found.absent, len(found.classes), dim, sign=found.sign, samples=samples
+    )
     if as_json:
-        typer.echo(json.dumps(_record(file, found, judged, space, names), indent=1, ensure_ascii=False))
+        typer.echo(
+            json.dumps(_record(file, found, judged, space, names), indent=1, ensure_ascii=False)
+        )
         return
     console = Console(highlight=False)
     unused = content.bias is not None and head_bias is None
@@ -124,7 +164,9 @@ def _bytes(memory: float) -> int:
 
 def _check_names(names: list[str] | None, found: "Measurement") -> None:
     if names is not None and len(names) <= max(found.classes):
-        raise ValueError(f"class names must be one a class, {max(found.classes) + 1}; got {len(names)}")
+        raise ValueError(
+            f"class names must be one a class, {max(found.classes) + 1}; got {len(names)}"
+        )
 
 
 def _of_run(run: Path, part: str, settings: list[str], device: str) -> "FeatureFile":
@@ -132,12 +174,14 @@ def _of_run(run: Path, part: str, settings: list[str], device: str) -> "FeatureF
     from protosphere.cli.waiting import bar_of
     from protosphere.data import FeatureFile
     from protosphere.evaluation import outputs
-    from protosphere.recipes.trained import load_run
+    from protosphere.recipes.loading import load_run
 
     with bar_of("loading the run") as progress:
         taken = load_run(run, settings=settings, device=device, progress=progress)
     with bar_of("computing features") as progress:
-        found = outputs(taken.objective, taken.train if part == "train" else taken.test, progress=progress)
+        found = outputs(
+            taken.objective, taken.train if part == "train" else taken.test, progress=progress
+        )
     head = taken.objective.head
     bias = getattr(head, "bias", None)
     return FeatureFile(
@@ -170,7 +214,9 @@ def _class_names(path: Path | None, content: "FeatureFile") -> list[str] | None:
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"--class-names must be a text file that can be read; {path} cannot") from error
+        raise ValueError(
+            f"--class-names must be a text file that can be read; {path} cannot"
+        ) from error
 
 
 def _name(found: "Measurement", index: int, names: list[str] | None) -> str:
@@ -185,8 +231,8 @@ def _extremes(found: "Measurement", names: list[str] | None) -> dict[str, Any]:
     statistics = found.statistics
     variances = statistics.variances()
     widest = int(variances.argmax())
-    centred = statistics.means - statistics.means.mean(0)  # A common offset would cost digits.
-    distances = torch.cdist(centred, centred).fill_diagonal_(torch.inf)
+    centered = statistics.means - statistics.means.mean(0)  # A common offset would cost digits.
+    distances = torch.cdist(centered, centered).fill_diagonal_(torch.inf)
     nearest = int(distances.argmin())
     pair = divmod(nearest, len(distances))
     return {
@@ -216,7 +262,9 @@ def _record(
         "features": found.sign,
         "metrics": found.values,
         "at_collapse": {name: at_collapse(name, classes) for name in found.values},
-        "attainable": {name: attainable(name, classes, dim, sign=found.sign) for name in found.values},
+        "attainable": {
+            name: attainable(name, classes, dim, sign=found.sign) for name in found.values
+        },
         "absent": found.absent,
         "verdicts": [asdict(verdict) for verdict in judged],
         "extremes": _extremes(found, names),
@@ -248,7 +296,9 @@ def _print(
     classes, dim = len(found.classes), found.statistics.dim
     where = "on the unit sphere" if space == "sphere" else "as they are"
     samples = int(found.statistics.counts.sum())
-    summary = f"{file.name}: {samples:,} samples of {classes:,} classes in {dim:,} dimensions, {where}"
+    summary = (
+        f"{file.name}: {samples:,} samples of {classes:,} classes in {dim:,} dimensions, {where}"
+    )
     console.print(summary, markup=False)
     table = Table(box=box.SIMPLE_HEAD, title="Every metric", title_justify="left", pad_edge=False)
     table.add_column("metric", no_wrap=True)
@@ -276,7 +326,9 @@ def _print(
             "'attainable' takes into account."
         )
     if unused:
-        console.print("The file has a bias, which the cosine has no use for; --space raw measures it.")
+        console.print(
+            "The file has a bias, which the cosine has no use for; --space raw measures it."
+        )
     for reason in dict.fromkeys(found.absent.values()):
         missing = ", ".join(name for name, why in found.absent.items() if why == reason)
         console.print(f"Absent: {missing}: {reason}.", markup=False)
@@ -288,11 +340,16 @@ def _print(
         f"(distance {extremes['nearest_distance']:.3g}, half of the pairs beyond {extremes['median_distance']:.3g}).",
         markup=False,
     )
-    title = "Neural collapse, the geometry that training pulls a classifier toward, in four questions"
+    title = (
+        "Neural collapse, the geometry that training pulls a classifier toward, in four questions"
+    )
     if console.width < _NARROW:
         console.print(title)
         for verdict in judged:
-            console.print(f"{verdict.condition} {verdict.question} {verdict.answer}: {verdict.sentence}", markup=False)
+            console.print(
+                f"{verdict.condition} {verdict.question} {verdict.answer}: {verdict.sentence}",
+                markup=False,
+            )
         return
     final = Table(box=box.ROUNDED, show_lines=True, title=title, title_justify="left")
     final.add_column("")
@@ -301,8 +358,13 @@ def _print(
     for heading in ("measured", "at collapse", "attainable"):
         final.add_column(heading, justify="right")
     for verdict in judged:
-        colour = _COLOURS[verdict.answer]
-        texts = (f"[bold]{verdict.question}[/bold]\n{verdict.sentence}", f"[{colour}]{verdict.answer}[/{colour}]")
-        numbers = [_number(part) for part in (verdict.value, verdict.at_collapse, verdict.attainable)]
+        color = _COLORS[verdict.answer]
+        texts = (
+            f"[bold]{verdict.question}[/bold]\n{verdict.sentence}",
+            f"[{color}]{verdict.answer}[/{color}]",
+        )
+        numbers = [
+            _number(part) for part in (verdict.value, verdict.at_collapse, verdict.attainable)
+        ]
         final.add_row(verdict.condition, *texts, *numbers)
     console.print(final)

@@ -15,15 +15,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from protosphere.data.image_files import Loaded
-    from protosphere.recipes.trained import TrainedModel
+    from protosphere.recipes.loading import TrainedModel
 
 _FIELDS = ("image", "class", "confidence", "rejection")
 
 
 def predict(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files, folders of them, .npz files of arrays.")],
-    output: Annotated[str, typer.Option("--format", help="'csv', or 'json' (an object a line).")] = "csv",
+    images: Annotated[
+        list[Path], typer.Argument(help="Image files, folders of them, .npz files of arrays.")
+    ],
+    output: Annotated[
+        str, typer.Option("--format", help="'csv', or 'json' (an object a line).")
+    ] = "csv",
     device: Annotated[str, typer.Option(help="Where to compute: 'auto', 'cpu', 'cuda'.")] = "auto",
     batch: Annotated[int, typer.Option(help="Images at a time.", min=1)] = 256,
 ) -> None:
@@ -36,7 +40,7 @@ def predict(
             raise ValueError(f"--format must be csv or json; got {output}")
         from protosphere.cli.devices import device_named
         from protosphere.data.image_files import found_images, load_images
-        from protosphere.recipes.trained import load_model
+        from protosphere.recipes.loading import load_model
 
         files = found_images(images)
         with bar_of("loading the run") as progress:
@@ -46,9 +50,13 @@ def predict(
             writer.writeheader()
         bad = good = 0
         with bar_of("classifying") as progress:
-            for rows, problems in _classified(model, load_images(files, channels=model.channels), batch):
+            for rows, problems in _classified(
+                model, load_images(files, channels=model.channels), batch
+            ):
                 for row in rows:
-                    writer.writerow(row) if output == "csv" else typer.echo(json.dumps(row, ensure_ascii=False))
+                    writer.writerow(row) if output == "csv" else typer.echo(
+                        json.dumps(row, ensure_ascii=False)
+                    )
                 for problem in problems:
                     typer.echo(f"Passed over: {problem}.", err=True)
                 good, bad = good + len(rows), bad + len(problems)
@@ -77,7 +85,9 @@ def _classified(
             yield [], problems
             continue
         with torch.no_grad():
-            features = objective.encoder(_prepared(model, [one.image for one in readable], place)).float()  # type: ignore[misc]
+            features = objective.encoder(
+                _prepared(model, [one.image for one in readable], place)
+            ).float()  # type: ignore[misc]
             confidence, chosen = objective.head(features).softmax(1).max(1)
             far = -cosines(features, objective.head.prototypes).amax(1)  # type: ignore[arg-type]
         rows = [
@@ -87,13 +97,15 @@ def _classified(
                 "confidence": round(sure, 6),
                 "rejection": round(away, 6),
             }
-            for one, index, sure, away in zip(readable, chosen.tolist(), confidence.tolist(), far.tolist(), strict=True)
+            for one, index, sure, away in zip(
+                readable, chosen.tolist(), confidence.tolist(), far.tolist(), strict=True
+            )
         ]
         yield rows, problems
 
 
 def _prepared(model: "TrainedModel", images: "list[Tensor]", device: "torch.device") -> "Tensor":
-    """Images as in the run's evaluation: of folders the middle, elsewhere the whole; resized and normalised."""
+    """Images as in the run's evaluation: of folders the middle, elsewhere the whole; resized and normalized."""
     import torch
 
     from protosphere.data.folders import middle

@@ -20,8 +20,12 @@ app = typer.Typer(
 # Means of unit features that are shorter than this are rounding.
 _DIRECTED = 1e-6
 File = Annotated[Path, typer.Argument(help="A saved classifier (.safetensors).")]
-Features = Annotated[Path, typer.Argument(help="An .npz, .safetensors or .pt file with features (and labels).")]
-FeaturesKey = Annotated[str, typer.Option("--features", help="The key of the features, (samples, dim).")]
+Features = Annotated[
+    Path, typer.Argument(help="An .npz, .safetensors or .pt file with features (and labels).")
+]
+FeaturesKey = Annotated[
+    str, typer.Option("--features", help="The key of the features, (samples, dim).")
+]
 LabelsKey = Annotated[str, typer.Option("--labels", help="The key of the labels, (samples,).")]
 
 
@@ -33,7 +37,8 @@ def build(
     labels: LabelsKey = "labels",
     rule: Annotated[str, typer.Option(help="'cosine', or 'nearest' mean.")] = "cosine",
     calibrate: Annotated[
-        Path | None, typer.Option(help="A file of other features and labels that gives the temperature.")
+        Path | None,
+        typer.Option(help="A file of other features and labels that gives the temperature."),
     ] = None,
 ) -> None:
     """Build a classifier from a file of features and labels."""
@@ -61,7 +66,9 @@ def add(
     name: Annotated[str, typer.Argument(help="The new class.")],
     samples: Features,
     features: FeaturesKey = "features",
-    predict: Annotated[Path | None, typer.Option(help="Then classify the features of this file, too.")] = None,
+    predict: Annotated[
+        Path | None, typer.Option(help="Then classify the features of this file, too.")
+    ] = None,
 ) -> None:
     """Add a class, from features of it."""
     from protosphere.cli.errors import told
@@ -71,9 +78,14 @@ def add(
         inputs, _ = _read(samples, features, None)
         classifier.add_class(_named(classifier, name), inputs)
         _see_that_directed(classifier)
-        rows = [] if predict is None else _predictions(classifier, _read(predict, features, None)[0])
+        rows = (
+            [] if predict is None else _predictions(classifier, _read(predict, features, None)[0])
+        )
         _save(classifier, file)
-    typer.echo(f"{name} added from {len(inputs):,} samples; {len(classifier.classes_):,} classes", err=bool(rows))
+    typer.echo(
+        f"{name} added from {len(inputs):,} samples; {len(classifier.classes_):,} classes",
+        err=bool(rows),
+    )
     _echo(rows, "csv")
 
 
@@ -89,7 +101,9 @@ def remove(file: File, name: Annotated[str, typer.Argument(help="The class to ta
 
 
 @app.command()
-def score(file: File, samples: Features, features: FeaturesKey = "features", labels: LabelsKey = "labels") -> None:
+def score(
+    file: File, samples: Features, features: FeaturesKey = "features", labels: LabelsKey = "labels"
+) -> None:
     """Say how many of a file's samples are classified as their labels have it."""
     from protosphere.cli.errors import told
 
@@ -102,7 +116,8 @@ def score(file: File, samples: Features, features: FeaturesKey = "features", lab
     typer.echo(f"{100 * share:.2f} % of {len(inputs):,} samples")
     if strangers:
         typer.echo(
-            f"{len(strangers)} classes of the file are none of the classifier's, such as {strangers[0]}", err=True
+            f"{len(strangers)} classes of the file are none of the classifier's, such as {strangers[0]}",
+            err=True,
         )
 
 
@@ -125,22 +140,28 @@ def predict(
 
 
 @app.command()
-def export(file: File, out: Annotated[Path, typer.Argument(help="Where to write it (.onnx).")]) -> None:
+def export(
+    file: File, out: Annotated[Path, typer.Argument(help="Where to write it (.onnx).")]
+) -> None:
     """Export a classifier as ONNX: features of lengths from 1e-12 to 1e18 in, scores and probabilities out."""
     from protosphere.cli.errors import told
 
     with told():
         from protosphere.classifiers.onnx import export_onnx
-        from protosphere.runs.folder import write_atomically
+        from protosphere.storage import write_atomically
 
         names = out.with_suffix(".classes.json")
         if out.suffix != ".onnx":
             raise ValueError(f"a classifier is exported to an .onnx file; got {out}")
         if out.exists() != names.exists():
-            raise ValueError(f"{out} and {names} must be new, or both of an earlier export; one of them is there")
+            raise ValueError(
+                f"{out} and {names} must be new, or both of an earlier export; one of them is there"
+            )
         classifier = _load(file)
         export_onnx(classifier, out)
-        write_atomically(names, (json.dumps(classifier.classes_.tolist(), ensure_ascii=False) + "\n").encode())
+        write_atomically(
+            names, (json.dumps(classifier.classes_.tolist(), ensure_ascii=False) + "\n").encode()
+        )
     typer.echo(f"{len(classifier.classes_):,} classes exported as {out}, their names as {names}")
 
 
@@ -157,7 +178,9 @@ def _see_that_directed(classifier: "PrototypeClassifier") -> None:
     short = np.linalg.norm(classifier.prototypes_, axis=1) < _DIRECTED
     if bool(short.any()):
         name = classifier.classes_[short][0]
-        raise ValueError(f"samples of a class must have a common direction; those of {name!s} are zero or cancel out")
+        raise ValueError(
+            f"samples of a class must have a common direction; those of {name!s} are zero or cancel out"
+        )
 
 
 def _see_that_ours(out: Path) -> None:
@@ -167,12 +190,14 @@ def _see_that_ours(out: Path) -> None:
     try:
         _load(out)
     except ValueError:
-        raise ValueError(f"--out must be new, or a classifier to replace; {out} is something else") from None
+        raise ValueError(
+            f"--out must be new, or a classifier to replace; {out} is something else"
+        ) from None
 
 
 def _save(classifier: "PrototypeClassifier", file: Path) -> None:
     """Whole or not at all: a classifier that is changed in place must survive a full disk."""
-    from protosphere.runs.folder import write_atomically
+    from protosphere.storage import write_atomically
 
     write_atomically(file, classifier.to_bytes())
 
@@ -200,7 +225,9 @@ def _read(file: Path, features: str, labels: str | None) -> "tuple[np.ndarray, n
     content = read_features(file, features=features, labels=labels)
     parts = [content.features, content.labels]
     arrays = [
-        (part.float().numpy() if part.is_floating_point() else part.numpy()) if isinstance(part, torch.Tensor) else part
+        (part.float().numpy() if part.is_floating_point() else part.numpy())
+        if isinstance(part, torch.Tensor)
+        else part
         for part in parts
     ]
     inputs, targets = arrays
@@ -220,7 +247,9 @@ def _read(file: Path, features: str, labels: str | None) -> "tuple[np.ndarray, n
     if content.class_names is None or targets.dtype.kind not in "iu":
         return inputs, targets
     if targets.min() < 0 or targets.max() >= len(content.class_names):
-        raise ValueError(f"labels in {file.name} must lie in 0..{len(content.class_names) - 1}; they do not")
+        raise ValueError(
+            f"labels in {file.name} must lie in 0..{len(content.class_names) - 1}; they do not"
+        )
     return inputs, np.array(content.class_names)[targets]
 
 
@@ -229,7 +258,11 @@ def _predictions(classifier: "PrototypeClassifier", inputs: "np.ndarray") -> lis
     best = shares.argmax(1)
     names = classifier.classes_[best].tolist()
     return [
-        {"class": name, "confidence": round(float(row[index]), 6), "rejection": round(float(distance), 6)}
+        {
+            "class": name,
+            "confidence": round(float(row[index]), 6),
+            "rejection": round(float(distance), 6),
+        }
         for name, row, index, distance in zip(names, shares, best, far, strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""``protosphere recipes``: the catalogue, one recipe as YAML, or the schema of them all."""
+"""``protosphere recipes``: the catalog, one recipe as YAML, or the schema of them all."""
 
 import json
 from typing import Annotated
@@ -7,9 +7,15 @@ import typer
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Print this recipe as YAML; a YAML file is checked.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="dotted.path=value; may be repeated.")] = None,
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of recipes, for editors.")] = False,
+    name: Annotated[
+        str | None, typer.Argument(help="Print this recipe as YAML; a YAML file is checked.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="dotted.path=value; may be repeated.")
+    ] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of recipes, for editors.")
+    ] = False,
 ) -> None:
     """List the recipes, print one, or print their JSON schema."""
     from protosphere.cli.errors import told

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from protosphere.recipes.execute import Event
+    from protosphere.recipes.runner import Event
     from protosphere.recipes.schema import Recipe
 
 # What is shown of an evaluation, and the names it goes by here.
@@ -20,19 +20,37 @@ SHOWN = {
 
 
 def train(
-    name: Annotated[str, typer.Argument(help="A recipe by name (see `protosphere recipes`), or a YAML file.")],
+    name: Annotated[
+        str, typer.Argument(help="A recipe by name (see `protosphere recipes`), or a YAML file.")
+    ],
     out: Annotated[Path, typer.Option(help="The run folder.")],
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where an earlier run in the folder stopped; start if there is none.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on where an earlier run in the folder stopped; start if there is none.",
+        ),
     ] = False,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="dotted.path=value; may be repeated.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="dotted.path=value; may be repeated.")
+    ] = None,
     device: Annotated[str, typer.Option(help="Where to compute: 'auto', 'cpu', 'cuda'.")] = "auto",
-    download: Annotated[bool, typer.Option("--download", help="Fetch the data set if it is not there.")] = False,
-    log: Annotated[str | None, typer.Option(help="Send the numbers to 'tensorboard' or 'wandb' as well.")] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch the data set if it is not there.")
+    ] = False,
+    log: Annotated[
+        str | None, typer.Option(help="Send the numbers to 'tensorboard' or 'wandb' as well.")
+    ] = None,
 ) -> None:
     """Train a classifier as a recipe says, into a run folder."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     from protosphere.cli.errors import told
     from protosphere.cli.stopping import stoppable
@@ -42,20 +60,22 @@ def train(
         from protosphere.cli.devices import device_named
         from protosphere.cli.logs import logging_to
         from protosphere.recipes import build
-        from protosphere.recipes.execute import execute
+        from protosphere.recipes.runner import execute
         from protosphere.runs import RunFolder
 
         recipe = recipe_named(name, settings or [])
         chosen = device_named(device)
         source = build.build_source(recipe, download=download)
-        total = recipe.optimisation.epochs
+        total = recipe.optimization.epochs
         console.print(
             f"{recipe.name}: {len(source.train):,} images of {source.train.num_classes} classes, {total} epochs, "
             f"on {chosen}, into {out}",
             markup=False,
         )
-        if recipe.optimisation.batch > len(source.train):
-            console.print(f"a batch is all of them: optimisation.batch is {recipe.optimisation.batch:,}")
+        if recipe.optimization.batch > len(source.train):
+            console.print(
+                f"a batch is all of them: optimization.batch is {recipe.optimization.batch:,}"
+            )
         errors = Console(stderr=True)
         bar = Progress(
             TextColumn("epoch {task.completed:.1f}/{task.total:.0f}, step {task.fields[step]}"),
@@ -70,7 +90,13 @@ def train(
         )
         start: Literal["fresh", "resume"] = "resume" if resume else "fresh"
         events = execute(
-            recipe, RunFolder(out), source, device=chosen, start=start, report_every=_REPORT_EVERY, stop=stop
+            recipe,
+            RunFolder(out),
+            source,
+            device=chosen,
+            start=start,
+            report_every=_REPORT_EVERY,
+            stop=stop,
         )
         last = None
         with bar, logging_to(log, out, recipe.name, recipe.model_dump(mode="json")) as write:
@@ -81,18 +107,29 @@ def train(
                     console.print(f"went on from step {event.resumed_at}")
                 last = now = event.progress
                 if event.numbers is not None:
-                    shown = _shown(event.numbers, "validation" if recipe.data.validation_share else "test")
+                    shown = _shown(
+                        event.numbers, "validation" if recipe.data.validation_share else "test"
+                    )
                     evaluated = ", ".join(shown[:3])
                     console.print(f"epoch {now.epoch:.0f}: loss {now.loss:.4f}, {', '.join(shown)}")
                 running = f"loss {now.loss:.4f}, {now.images_per_second:,.0f} images/s"
-                bar.update(task, completed=now.epoch, step=now.step, numbers=f"{running}; {evaluated}".rstrip("; "))
+                bar.update(
+                    task,
+                    completed=now.epoch,
+                    step=now.step,
+                    numbers=f"{running}; {evaluated}".rstrip("; "),
+                )
                 write(now.step, _numbers(event))
         if last is not None and last.stopping and last.epoch < total:
-            console.print(f"stopped at step {last.step}, which is saved; --resume goes on from there")
+            console.print(
+                f"stopped at step {last.step}, which is saved; --resume goes on from there"
+            )
         elif last is None:
             console.print(f"there is nothing left to do: {out} has all {total} epochs")
         else:
-            console.print(f"done; next: protosphere evaluate {out}, protosphere measure {out}", markup=False)
+            console.print(
+                f"done; next: protosphere evaluate {out}, protosphere measure {out}", markup=False
+            )
 
 
 _REPORT_EVERY = 50
@@ -110,12 +147,17 @@ def _shown(numbers: dict[str, float], part: str) -> list[str]:
 
 def _numbers(event: "Event") -> dict[str, float]:
     now = event.progress
-    running = {"loss": now.loss, "rate": now.rate, "images_per_second": now.images_per_second, "epoch": now.epoch}
+    running = {
+        "loss": now.loss,
+        "rate": now.rate,
+        "images_per_second": now.images_per_second,
+        "epoch": now.epoch,
+    }
     return running | (event.numbers or {})
 
 
 def recipe_named(name: str, settings: list[str]) -> "Recipe":
-    """A recipe of the catalogue or of a file, with settings.
+    """A recipe of the catalog or of a file, with settings.
 
     Raises:
         RecipeError: there is none, or it makes no sense.

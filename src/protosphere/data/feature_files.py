@@ -17,7 +17,7 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from protosphere.runs.folder import write_atomically
+from protosphere.storage import write_atomically
 
 Array = np.ndarray | Tensor
 # A member of an .npz that is compressed is unpacked to a temporary file, not to memory, from this size on.
@@ -75,7 +75,13 @@ def read_features(
     """
     path = Path(path)
     read = _reader(path)
-    keys = {"features": features, "labels": labels, "prototypes": prototypes, "bias": bias, "class_names": class_names}
+    keys = {
+        "features": features,
+        "labels": labels,
+        "prototypes": prototypes,
+        "bias": bias,
+        "class_names": class_names,
+    }
     asked = {what: key or what for what, key in keys.items()}
     try:
         present, arrays = read(path, list(asked.values()))
@@ -85,11 +91,15 @@ def read_features(
         raise FeatureFileError(f"{path.name} must be readable; permission was denied") from None
     except Exception as error:  # Whatever a damaged or hostile file makes its parser raise.
         kind = path.suffix.lower()
-        raise FeatureFileError(f"{path.name} must be a {kind} file of plain numbers; it is damaged or none") from error
+        raise FeatureFileError(
+            f"{path.name} must be a {kind} file of plain numbers; it is damaged or none"
+        ) from error
     for what, key in asked.items():
         if key not in arrays and keys[what] is not None:
             listing = ", ".join(present) or "none"
-            raise FeatureFileError(f"{path.name} must hold {what} under the key {key!r}; its keys are {listing}")
+            raise FeatureFileError(
+                f"{path.name} must hold {what} under the key {key!r}; its keys are {listing}"
+            )
     found = {what: arrays.get(key) for what, key in asked.items()}
     names = found.pop("class_names")
     for what, part in found.items():
@@ -103,7 +113,11 @@ def read_features(
 def write_features(path: str | Path, content: FeatureFile) -> None:
     """Write an ``.npz`` that :func:`read_features` opens, whole or not at all."""
     parts = {name: getattr(content, name) for name in ("features", "labels", "prototypes", "bias")}
-    arrays = {name: torch.as_tensor(part).cpu().numpy() for name, part in parts.items() if part is not None}
+    arrays = {
+        name: torch.as_tensor(part).cpu().numpy()
+        for name, part in parts.items()
+        if part is not None
+    }
     if content.class_names is not None:
         arrays["class_names"] = np.array(content.class_names)
     room = io.BytesIO()
@@ -133,7 +147,9 @@ def _reader(path: Path) -> Reader:
         raise FeatureFileError(f"{path} must be a file; it is a folder or a device")
     if path.suffix.lower() not in readers:
         ending = path.suffix or "nothing"
-        raise FeatureFileError(f"{path.name} must end in .npz, .safetensors or .pt; it ends in {ending}")
+        raise FeatureFileError(
+            f"{path.name} must end in .npz, .safetensors or .pt; it ends in {ending}"
+        )
     if path.stat().st_size == 0:
         raise FeatureFileError(f"{path.name} must hold features and labels; it is empty")
     return readers[path.suffix.lower()]
@@ -149,7 +165,9 @@ def _names(path: Path, names: Any) -> list[str]:
 def _read_npz(path: Path, wanted: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        return list(members), {key: _read_member(path, archive, members[key]) for key in wanted if key in members}
+        return list(members), {
+            key: _read_member(path, archive, members[key]) for key in wanted if key in members
+        }
 
 
 def _read_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
@@ -157,10 +175,14 @@ def _read_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) 
     with archive.open(member) as stream:
         try:
             version = npy.read_magic(stream)
-            read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            read_header = (
+                npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            )
             shape, fortran, dtype = read_header(stream)
         except ValueError as error:
-            raise FeatureFileError(f"{member.filename} in {path.name} must be an array; it is none") from error
+            raise FeatureFileError(
+                f"{member.filename} in {path.name} must be an array; it is none"
+            ) from error
         if dtype.hasobject:
             raise FeatureFileError(
                 f"{member.filename} in {path.name} must hold numbers; it holds pickled objects, not read"
@@ -168,7 +190,9 @@ def _read_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) 
         header = stream.tell()
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if header + size != member.file_size:
-            raise FeatureFileError(f"{member.filename} in {path.name} must hold {size} bytes of numbers; it is damaged")
+            raise FeatureFileError(
+                f"{member.filename} in {path.name} must hold {size} bytes of numbers; it is damaged"
+            )
         order: Literal["F", "C"] = "F" if fortran else "C"
         if member.compress_type != zipfile.ZIP_STORED or size == 0:
             if size <= _UNPACKED_IN_MEMORY:
@@ -176,13 +200,24 @@ def _read_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) 
             with tempfile.TemporaryFile() as unpacked:
                 shutil.copyfileobj(stream, unpacked, 1 << 20)
                 unpacked.flush()
-                copy: np.ndarray = np.memmap(unpacked, dtype=dtype, mode="r", shape=shape, order=order)
+                copy: np.ndarray = np.memmap(
+                    unpacked, dtype=dtype, mode="r", shape=shape, order=order
+                )
                 return copy
     with path.open("rb") as file:
-        file.seek(member.header_offset + 26)  # The lengths of name and extra field stand before them.
+        file.seek(
+            member.header_offset + 26
+        )  # The lengths of name and extra field stand before them.
         lengths = file.read(4)
-    start = member.header_offset + 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
-    mapped: np.ndarray = np.memmap(path, dtype=dtype, mode="r", offset=start + header, shape=shape, order=order)
+    start = (
+        member.header_offset
+        + 30
+        + int.from_bytes(lengths[:2], "little")
+        + int.from_bytes(lengths[2:], "little")
+    )
+    mapped: np.ndarray = np.memmap(
+        path, dtype=dtype, mode="r", offset=start + header, shape=shape, order=order
+    )
     return mapped
 
 
@@ -205,13 +240,19 @@ def _read_pt(path: Path, wanted: Sequence[str]) -> tuple[list[str], dict[str, An
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         problem = "it is damaged or holds objects, which are not read"
-        raise FeatureFileError(f"{path.name} must hold tensors and nothing else; {problem}") from error
+        raise FeatureFileError(
+            f"{path.name} must hold tensors and nothing else; {problem}"
+        ) from error
     if not isinstance(content, dict):
         kind = type(content).__name__
-        raise FeatureFileError(f"{path.name} must hold a dictionary of tensors; it holds another thing, {kind}")
+        raise FeatureFileError(
+            f"{path.name} must hold a dictionary of tensors; it holds another thing, {kind}"
+        )
     found = {key: content[key] for key in wanted if content.get(key) is not None}
     for key, value in found.items():
-        dense = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+        dense = (
+            isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+        )
         if dense and value.device.type == "cpu":
             found[key] = value.detach().resolve_conj().resolve_neg()
         elif not isinstance(value, list | tuple):

@@ -19,9 +19,9 @@ from jaxtyping import Integer, UInt8
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from protosphere.data.feeds import Batch, shuffled, whole_batches
-from protosphere.data.pipeline import Augmentation
-from protosphere.data.sources import DataError
+from protosphere.data.augmentation import Augmentation
+from protosphere.data.datasets import DataError
+from protosphere.data.loaders import Batch, shuffled, whole_batches
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -67,11 +67,16 @@ class ImageFiles:
 
     def chosen(self, index: Integer[Tensor, "chosen"]) -> "ImageFiles":
         """Some of the images, in this order."""
-        return replace(self, paths=tuple(self.paths[one] for one in index.tolist()), labels=self.labels[index])
+        return replace(
+            self, paths=tuple(self.paths[one] for one in index.tolist()), labels=self.labels[index]
+        )
 
 
 def load_folder(
-    path: Path | str, *, classes: Path | str | None = None, test_part: Literal["needed", "optional"] = "needed"
+    path: Path | str,
+    *,
+    classes: Path | str | None = None,
+    test_part: Literal["needed", "optional"] = "needed",
 ) -> tuple[ImageFiles, ImageFiles]:
     """Find the images of PATH/train/CLASS and PATH/val/CLASS, or PATH/test/CLASS where there is no val.
 
@@ -97,16 +102,22 @@ def load_folder(
     if not test.is_dir() and test_part == "needed":
         raise DataError(f"{root} must have a folder val or test; neither is there")
     present = {part: _folders(part) for part in (train, test) if part.is_dir()}
-    names = present[train] if classes is None else _listed(Path(classes).expanduser(), present[train])
+    names = (
+        present[train] if classes is None else _listed(Path(classes).expanduser(), present[train])
+    )
     for part, own in present.items():
         if missing := _without(names, own):
             numbers = f"it lacks {len(missing)} ({_few(missing)})"
-            raise DataError(f"{part} must have a folder for each of the {len(names)} classes; {numbers}")
+            raise DataError(
+                f"{part} must have a folder for each of the {len(names)} classes; {numbers}"
+            )
     images = _image_files(train, names)
     if test not in present:
         return images, images.chosen(torch.empty(0, dtype=torch.long))
     if classes is None and (unknown := _without(present[test], names)):
-        raise DataError(f"{test} must have the classes of train only; got {len(unknown)} more ({_few(unknown)})")
+        raise DataError(
+            f"{test} must have the classes of train only; got {len(unknown)} more ({_few(unknown)})"
+        )
     return images, _image_files(test, names)
 
 
@@ -141,7 +152,9 @@ class FileFeed:
         self.data = data
         self.augmentation = augmentation
         self._device = torch.device(device)
-        self._rest = augmentation if augmentation.crop == "padded" else replace(augmentation, crop="none")
+        self._rest = (
+            augmentation if augmentation.crop == "padded" else replace(augmentation, crop="none")
+        )
         cut = _Cut(augmentation, views)
         self._training, self._evaluation = (_Decoded(cut, self._device, workers) for _ in range(2))
 
@@ -153,14 +166,17 @@ class FileFeed:
     def __len__(self) -> int:
         return len(self.data)
 
-    def batches(self, size: int, *, seed: int, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
+    def batches(
+        self, size: int, *, seed: int, epoch: int, first: int = 0
+    ) -> Iterator[tuple[Tensor, ...]]:
         """Images, cut but otherwise as they are, (samples, views, channels, size, size), and labels."""
         paths = self.data.paths
         order = shuffled(len(self), seed=seed, epoch=epoch)
         labels = self.data.labels[order].to(self.device)
         starts = range(first * size, whole_batches(len(self), size) * size, size)
         keys: Iterator[list[_Key]] = (
-            [(paths[index], (seed, epoch, index)) for index in order[start : start + size].tolist()] for start in starts
+            [(paths[index], (seed, epoch, index)) for index in order[start : start + size].tolist()]
+            for start in starts
         )
         for start, images in zip(starts, self._training.batches(keys), strict=True):
             yield images, labels[start : start + size]
@@ -177,7 +193,9 @@ class FileFeed:
         labels = self.data.labels.to(self.device)
         starts = range(0, len(self), size)
         paths = self.data.paths
-        keys: Iterator[list[_Key]] = ([(path, None) for path in paths[start : start + size]] for start in starts)
+        keys: Iterator[list[_Key]] = (
+            [(path, None) for path in paths[start : start + size]] for start in starts
+        )
         for start, images in zip(starts, self._evaluation.batches(keys), strict=True):
             yield clean(images.squeeze(1)), labels[start : start + size]
 
@@ -199,7 +217,9 @@ class _Cut(Dataset[Tensor | str]):
         size = augmentation.size
         self.evaluation = partial(middle, size=size)
         self.training = {
-            "resized": _torchvision("transforms.v2").RandomResizedCrop(size, scale=augmentation.scale, antialias=True),
+            "resized": _torchvision("transforms.v2").RandomResizedCrop(
+                size, scale=augmentation.scale, antialias=True
+            ),
             "padded": partial(middle, size=size, share=1.0),
             "none": self.evaluation,
         }[augmentation.crop]
@@ -217,21 +237,27 @@ class _Cut(Dataset[Tensor | str]):
             return torch.stack([self.training(pixels) for _ in range(self.views)])
 
 
-def middle(image: UInt8[Tensor, "channels height width"], size: int, share: float = 0.875) -> Tensor:
+def middle(
+    image: UInt8[Tensor, "channels height width"], size: int, share: float = 0.875
+) -> Tensor:
     """The middle of an image, a square of this size that has this share of its shorter side; as torchvision resizes.
 
     A very long image is shortened first: resized as a whole it could take gigabytes.
     """
     functional = _torchvision("transforms.v2.functional")
     longest = 4 * min(image.shape[1:])
-    sides = [min(side, longest + side % 2) for side in image.shape[1:]]  # What is cut off is as much on both ends.
-    resized = functional.resize(functional.center_crop(image, sides), [round(size / share)], antialias=True)
+    sides = [
+        min(side, longest + side % 2) for side in image.shape[1:]
+    ]  # What is cut off is as much on both ends.
+    resized = functional.resize(
+        functional.center_crop(image, sides), [round(size / share)], antialias=True
+    )
     cut: Tensor = functional.center_crop(resized, [size, size])
     return cut
 
 
 def decoded(path: str, channels: int = 3) -> Tensor | str:
-    """The bytes of an image, in colour or in grey; or, for one that cannot be read, the sentence that says so."""
+    """The bytes of an image, in color or in gray; or, for one that cannot be read, the sentence that says so."""
     from PIL import Image  # noqa: PLC0415
 
     try:
@@ -244,7 +270,7 @@ def decoded(path: str, channels: int = 3) -> Tensor | str:
 
 
 def _of_eight_bits(image: Any) -> Any:
-    """Grey images of sixteen bits, which Pillow would cut off at 255."""
+    """Gray images of sixteen bits, which Pillow would cut off at 255."""
     if not image.mode.startswith(("I", "F")):
         return image
     from PIL import Image  # noqa: PLC0415
@@ -269,7 +295,11 @@ class _Decoded:
     """A loader that is told anew, each time, which batches to load."""
 
     def __init__(self, cut: _Cut, device: torch.device, workers: int) -> None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
         count = min(workers, cores)
         self.device = device
         self.order = _Order()
@@ -288,7 +318,9 @@ class _Decoded:
                 raise DataError(images)
             yield images.to(self.device, non_blocking=True)
             if self.order.keys is not keys:
-                raise DataError("batches must all be taken before others are begun; others have been")
+                raise DataError(
+                    "batches must all be taken before others are begun; others have been"
+                )
 
 
 def _apart(_: int) -> None:
@@ -306,7 +338,9 @@ class _Order(Iterable[list[_Key]]):
 
 
 def _collated(samples: list[Tensor | str]) -> Any:
-    return next((sample for sample in samples if isinstance(sample, str)), None) or default_collate(samples)
+    return next((sample for sample in samples if isinstance(sample, str)), None) or default_collate(
+        samples
+    )
 
 
 def _image_files(part: Path, names: Sequence[str]) -> ImageFiles:
@@ -316,7 +350,9 @@ def _image_files(part: Path, names: Sequence[str]) -> ImageFiles:
     labels = torch.tensor([label for _, label in found], dtype=torch.int64)
     counts = torch.bincount(labels, minlength=len(names)).tolist()
     if empty := [name for name, count in zip(names, counts, strict=True) if not count]:
-        raise DataError(f"{part} must have images of each class; it has none of {len(empty)} ({_few(empty)})")
+        raise DataError(
+            f"{part} must have images of each class; it has none of {len(empty)} ({_few(empty)})"
+        )
     return ImageFiles(tuple(path for path, _ in found), labels, tuple(names))
 
 
@@ -332,7 +368,9 @@ def _listed(path: Path, folders: Sequence[str]) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} must be a text of class names; it cannot be read ({_reason(error)})") from error
+        raise DataError(
+            f"{path} must be a text of class names; it cannot be read ({_reason(error)})"
+        ) from error
     lines = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     known = set(folders)
     names = [line if line in known else line.split()[0] for line in lines]
@@ -363,4 +401,6 @@ def _torchvision(part: str) -> Any:
     try:
         return importlib.import_module(f"torchvision.{part}")
     except ImportError as error:
-        raise DataError('folders need torchvision, which is missing: pip install "protosphere[train]"') from error
+        raise DataError(
+            'folders need torchvision, which is missing: pip install "protosphere[train]"'
+        ) from error

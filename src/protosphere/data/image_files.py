@@ -12,8 +12,8 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from protosphere.data.datasets import DataError, as_bytes
 from protosphere.data.folders import decoded
-from protosphere.data.sources import DataError, as_bytes
 
 _LOG = logging.getLogger(__name__)
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -44,7 +44,9 @@ def found_images(places: Sequence[Path]) -> list[Path]:
     for place in places:
         if place.is_dir():
             below = sorted(
-                path for path in place.rglob("*") if path.suffix.lower() in (*ENDINGS, ".npz") and path.is_file()
+                path
+                for path in place.rglob("*")
+                if path.suffix.lower() in (*ENDINGS, ".npz") and path.is_file()
             )
             files += below
             empty += [] if below else [place]
@@ -64,14 +66,18 @@ def load_images(files: Iterable[Path], *, channels: int, threads: int = 8) -> It
 
     Args:
         files: images, and ``.npz`` archives whose every array of images is taken.
-        channels: 1 for grey, 3 for colour; other images are converted.
+        channels: 1 for gray, 3 for color; other images are converted.
         threads: that decode.
     """
     with ThreadPoolExecutor(threads) as pool:
         stream = iter(files)
         while ahead := list(islice(stream, 64 * threads)):
-            for path, result in zip(ahead, pool.map(lambda path: _one(path, channels), ahead), strict=True):
-                yield from result if isinstance(result, list) else [Loaded(str(path), *_split(result))]
+            for path, result in zip(
+                ahead, pool.map(lambda path: _one(path, channels), ahead), strict=True
+            ):
+                yield from (
+                    result if isinstance(result, list) else [Loaded(str(path), *_split(result))]
+                )
 
 
 def _split(result: Tensor | str) -> tuple[Tensor | None, str | None]:
@@ -79,7 +85,9 @@ def _split(result: Tensor | str) -> tuple[Tensor | None, str | None]:
 
 
 def _one(path: Path, channels: int) -> Any:
-    return _archive(path, channels) if path.suffix.lower() == ".npz" else decoded(str(path), channels)
+    return (
+        _archive(path, channels) if path.suffix.lower() == ".npz" else decoded(str(path), channels)
+    )
 
 
 def _archive(path: Path, channels: int) -> list[Loaded]:
@@ -87,16 +95,24 @@ def _archive(path: Path, channels: int) -> list[Loaded]:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
     except Exception:  # Whatever a damaged archive makes NumPy raise.
-        return [Loaded(str(path), None, f"{path} must be an .npz of plain arrays; it is damaged or none")]
+        return [
+            Loaded(
+                str(path), None, f"{path} must be an .npz of plain arrays; it is damaged or none"
+            )
+        ]
     loaded = []
     for key, array in arrays.items():
         if array.ndim not in (3, 4):
             continue
-        # One image in colour is not some grey ones of three columns.
+        # One image in color is not some gray ones of three columns.
         images = array[None] if array.ndim == 3 and array.shape[2] == 3 else array
         try:
-            pixels = _with_channels(torch.from_numpy(as_bytes(images, f"{key} in {path.name}")), channels)
-            loaded += [Loaded(f"{path}:{key}[{index}]", image) for index, image in enumerate(pixels)]
+            pixels = _with_channels(
+                torch.from_numpy(as_bytes(images, f"{key} in {path.name}")), channels
+            )
+            loaded += [
+                Loaded(f"{path}:{key}[{index}]", image) for index, image in enumerate(pixels)
+            ]
         except DataError as error:
             loaded.append(Loaded(f"{path}:{key}", None, str(error)))
     return loaded or [Loaded(str(path), None, f"{path} must hold arrays of images; it holds none")]

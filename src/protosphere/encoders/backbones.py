@@ -23,7 +23,11 @@ class SmallConvNet(nn.Module):
         layers: list[nn.Module] = []
         for index, (before, after) in enumerate(pairwise(widths)):
             stride = 2 if index == 1 else 1
-            layers += [nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
+            layers += [
+                nn.Conv2d(before, after, 3, stride, 1, bias=False),
+                nn.BatchNorm2d(after),
+                nn.ReLU(inplace=True),
+            ]
         self.layers = nn.Sequential(*layers)
         self.num_features = dim
 

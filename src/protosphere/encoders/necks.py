@@ -14,7 +14,7 @@ def neck(kind: NeckKind, dim: int) -> nn.Module:
     can do, and the simplex is out of its reach. A neck without a final ReLU removes the barrier.
 
     Args:
-        kind: ``"none"`` leaves the features as they are; ``"batchnorm"`` centres and scales each of them;
+        kind: ``"none"`` leaves the features as they are; ``"batchnorm"`` centers and scales each of them;
             ``"linear"`` learns a square linear map without bias, which starts as the identity.
         dim: width of the features, before and after.
 

@@ -7,7 +7,9 @@ from torch import nn
 ProjectionKind = Literal["none", "linear", "mlp"]
 
 
-def projection(kind: ProjectionKind, dim: int, *, hidden: int | None = None, out: int = 128) -> nn.Module:
+def projection(
+    kind: ProjectionKind, dim: int, *, hidden: int | None = None, out: int = 128
+) -> nn.Module:
     """A projection head.
 
     Args:

@@ -10,14 +10,14 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from protosphere.classifiers import CosineClassifier, LinearClassifier, MeanClassifier, class_means
-from protosphere.data.feeds import Batch, Feed, index_batches
-from protosphere.evaluation.features import Samples, encoded, evaluating
-from protosphere.geometry import normalise
+from protosphere.data.loaders import Batch, Feed, index_batches
+from protosphere.evaluation.inference import Samples, encoded, evaluating
+from protosphere.geometry import normalize
 from protosphere.losses import cross_entropy_loss, normface_loss
 from protosphere.metrics import measure
 from protosphere.training import Objective, Settings, train
 
-Probe = Literal["head", "cosine", "prototypes", "linear", "normalised", "cached", "neighbours"]
+Probe = Literal["head", "cosine", "prototypes", "linear", "normalized", "cached", "neighbours"]
 FeatureSpace = Literal["output", "body"]
 PROBES: tuple[Probe, ...] = get_args(Probe)
 _NEIGHBOURS, _VOTE = 20, 0.07
@@ -47,7 +47,9 @@ class Probed:
 class FeatureFeed:
     """Features in place of images: what trains a head on features that were computed once."""
 
-    def __init__(self, features: Float[Tensor, "samples dim"], labels: Integer[Tensor, "samples"]) -> None:
+    def __init__(
+        self, features: Float[Tensor, "samples dim"], labels: Integer[Tensor, "samples"]
+    ) -> None:
         self.features, self.labels = features, labels
 
     @property
@@ -58,9 +60,13 @@ class FeatureFeed:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batches(self, size: int, *, seed: int, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
+    def batches(
+        self, size: int, *, seed: int, epoch: int, first: int = 0
+    ) -> Iterator[tuple[Tensor, ...]]:
         """Indices of samples."""
-        return index_batches(len(self), size, seed=seed, epoch=epoch, first=first, device=self.device)
+        return index_batches(
+            len(self), size, seed=seed, epoch=epoch, first=first, device=self.device
+        )
 
     def prepared(self, *parts: Tensor) -> Batch:
         """The samples of these indices."""
@@ -99,11 +105,11 @@ def probe(
 
     ``head``: the objective's own. ``cosine``: its prototypes by the cosine, without lengths and biases. ``prototypes``:
     class means of unit features over the clean training images, one pass. ``linear``: a linear layer with a bias,
-    images augmented anew each epoch. ``normalised``: unit features and unit weights, NormFace, likewise. ``cached``: a
+    images augmented anew each epoch. ``normalized``: unit features and unit weights, NormFace, likewise. ``cached``: a
     linear layer on clean features, computed once. ``neighbours``: the twenty nearest training samples by cosine, each
     voting with exp(cos/0.07).
 
-    Behind a projection, ``linear`` and ``normalised`` stand on the features before it, and ``prototypes``, ``cached``
+    Behind a projection, ``linear`` and ``normalized`` stand on the features before it, and ``prototypes``, ``cached``
     and ``neighbours`` are tried on its outputs and before it.
 
     Args:
@@ -129,9 +135,11 @@ def probe(
                 head = objective.head if name == "head" else _by_cosine(objective)
                 yield Probed(name, "output", _accuracy(objective.encoder, head, test_feed), 0, 0.0)
                 continue
-            for space in list(spaces)[-1:] if name in ("linear", "normalised") else spaces:
+            for space in list(spaces)[-1:] if name in ("linear", "normalized") else spaces:
                 progress(0.0)
-                result, head = _probed(name, space, spaces[space], train_feed, test_feed, settings, classes, progress)
+                result, head = _probed(
+                    name, space, spaces[space], train_feed, test_feed, settings, classes, progress
+                )
                 if metrics == "all" and name != "neighbours":
                     samples = encoded(spaces[space], train_feed)
                     weights = head.prototypes.detach()  # type: ignore[operator]
@@ -153,8 +161,16 @@ def _probed(
     start = time.perf_counter()
     passes = 1
     head: nn.Module
-    if name in ("linear", "normalised"):
-        head = _trained(name, _Frozen(encoder), train_feed, settings, _width(encoder, train_feed), classes, progress)
+    if name in ("linear", "normalized"):
+        head = _trained(
+            name,
+            _Frozen(encoder),
+            train_feed,
+            settings,
+            _width(encoder, train_feed),
+            classes,
+            progress,
+        )
         passes = settings.schedule.epochs
     else:
         found = encoded(encoder, train_feed, progress=progress)
@@ -163,7 +179,9 @@ def _probed(
             head.take(class_means(found.features, found.labels, num_classes=classes))
         elif name == "cached":
             feed = FeatureFeed(found.features, found.labels)
-            head = _trained(name, nn.Identity(), feed, settings, found.features.shape[1], classes, progress)
+            head = _trained(
+                name, nn.Identity(), feed, settings, found.features.shape[1], classes, progress
+            )
         else:
             head = _Neighbours(found, classes)
     if train_feed.device.type == "cuda":
@@ -175,10 +193,10 @@ def _probed(
 class _Neighbours(nn.Module):
     def __init__(self, found: Samples, classes: int) -> None:
         super().__init__()
-        self.bank, self.labels, self.classes = normalise(found.features), found.labels, classes
+        self.bank, self.labels, self.classes = normalize(found.features), found.labels, classes
 
     def forward(self, features: Tensor) -> Tensor:
-        near = (normalise(features) @ self.bank.T).topk(min(_NEIGHBOURS, len(self.bank)), dim=1)
+        near = (normalize(features) @ self.bank.T).topk(min(_NEIGHBOURS, len(self.bank)), dim=1)
         votes = torch.zeros(len(features), self.classes, device=features.device)
         return votes.scatter_add_(1, self.labels[near.indices], ((near.values - 1) / _VOTE).exp())
 
@@ -203,9 +221,11 @@ def _trained(
 ) -> nn.Module:
     torch.manual_seed(settings.seed)
     head: nn.Module
-    if name == "normalised":
+    if name == "normalized":
         head = CosineClassifier(dim, classes)
-        objective = Objective(encoder, head, lambda z, head, y: normface_loss(z, head.prototypes, y))  # type: ignore[arg-type]
+        objective = Objective(
+            encoder, head, lambda z, head, y: normface_loss(z, head.prototypes, y)
+        )  # type: ignore[arg-type]
     else:
         head = LinearClassifier(dim, classes)
         objective = Objective(

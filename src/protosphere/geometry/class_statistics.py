@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
-from protosphere.geometry.sphere import normalise
+from protosphere.geometry.sphere import normalize
 
 Space = Literal["sphere", "raw"]
 Moments = Literal["sums", "pooled", "per_class"]
@@ -21,7 +21,7 @@ _PADDED = 1 << 29
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """What is known of each class: how many samples, where they are centred, how they spread.
+    """What is known of each class: how many samples, where they are centered, how they spread.
 
     All in float64. The tensors are accumulators: :meth:`add` changes them in place.
 
@@ -67,13 +67,17 @@ class ClassStatistics:
         if self.within is not None:
             return self.within
         if self.panels is None:
-            raise ValueError("the pooled scatter must have been accumulated with moments='pooled' or 'per_class'")
+            raise ValueError(
+                "the pooled scatter must have been accumulated with moments='pooled' or 'per_class'"
+            )
         return _assemble([panel.sum(0) for panel in self.panels], self.dim)
 
     def class_scatters(self) -> Iterator[Float[Tensor, "dim dim"]]:
         """The scatter of each class in turn; its lower triangle is what counts."""
         if self.panels is None:
-            raise ValueError("scatters of single classes must have been accumulated with moments='per_class'")
+            raise ValueError(
+                "scatters of single classes must have been accumulated with moments='per_class'"
+            )
         for index in range(self.num_classes):
             yield _assemble([panel[index] for panel in self.panels], self.dim)
 
@@ -102,10 +106,12 @@ class ClassStatistics:
         if not len(labels):
             return
         samples = features.detach().to(self.means)
-        labels = labels.long()  # Narrower integers would wrap the numbers that they are compared with.
+        labels = (
+            labels.long()
+        )  # Narrower integers would wrap the numbers that they are compared with.
         if space == "sphere":
             lengths = torch.linalg.vector_norm(samples, dim=1, keepdim=True)
-            samples = torch.where(torch.isinf(lengths), torch.nan, normalise(samples))
+            samples = torch.where(torch.isinf(lengths), torch.nan, normalize(samples))
         kept = (labels >= 0) & (labels < self.num_classes) & (labels != ignore_index)
         self.rejected.add_((~kept & (labels != ignore_index)).sum())
         labels = torch.where(kept, labels, 0)
@@ -119,7 +125,10 @@ class ClassStatistics:
         known = (self.counts > 0)[:, None]
         origin = torch.where(known, self.means, samples[first])
         deviations = torch.where(kept[:, None], samples - origin[labels], 0)
-        steps = torch.zeros_like(self.means).index_add_(0, labels, deviations) / counts.clamp(min=1)[:, None]
+        steps = (
+            torch.zeros_like(self.means).index_add_(0, labels, deviations)
+            / counts.clamp(min=1)[:, None]
+        )
         deviations = torch.where(kept[:, None], deviations - steps[labels], 0)
         total = self.counts + counts
         # Chan: the scatter about the common mean gains n_a n_b/(n_a + n_b) δδᵀ, one more row δ of that weight squared.
@@ -129,7 +138,9 @@ class ClassStatistics:
         if self.within is not None:
             self.within.addmm_(deviations.T, deviations).addmm_(bridges.T, bridges)
         if self.panels is not None:
-            _add_to_panels(self.panels, torch.where(kept, labels, self.num_classes), deviations, bridges)
+            _add_to_panels(
+                self.panels, torch.where(kept, labels, self.num_classes), deviations, bridges
+            )
         moved = origin + steps * (counts / total.clamp(min=1))[:, None]
         self.means.copy_(torch.where((counts > 0)[:, None], moved, self.means))
         self.counts.copy_(total)
@@ -147,9 +158,11 @@ class ClassStatistics:
                 f"{other._moments()} of {tuple(other.means.shape)}"
             )
         total = self.counts + other.counts
-        means = self.means + (other.means - self.means) * (other.counts / total.clamp(min=1))[:, None]
+        means = (
+            self.means + (other.means - self.means) * (other.counts / total.clamp(min=1))[:, None]
+        )
         means = torch.where((self.counts > 0)[:, None], means, other.means)
-        self.recentre(means)
+        self.recenter(means)
         self._add_rows(other._shifts(means))
         self.spreads.add_(other.spreads)
         if self.within is not None and other.within is not None:
@@ -161,20 +174,25 @@ class ClassStatistics:
         self.resolution.copy_(torch.maximum(self.resolution, other.resolution))
         self.rejected.add_(other.rejected)
 
-    def recentre(self, means: Float[Tensor, "classes dim"]) -> None:
+    def recenter(self, means: Float[Tensor, "classes dim"]) -> None:
         """Take all scatters about these points instead of the means, in place.
 
-        Statistics that are centred alike merge by summing counts, spreads and scatters.
+        Statistics that are centered alike merge by summing counts, spreads and scatters.
         """
         self._add_rows(self._shifts(means))
         self.means.copy_(means)
 
     def _moments(self) -> Moments:
-        return "per_class" if self.panels is not None else "sums" if self.within is None else "pooled"
+        return (
+            "per_class" if self.panels is not None else "sums" if self.within is None else "pooled"
+        )
 
     def _shifts(self, means: Tensor) -> Tensor:
         """√n_c (μ_c − m_c): the one row a class that moves its scatter from its mean to another point."""
-        return torch.where((self.counts > 0)[:, None], self.means - means, 0) * self.counts.sqrt()[:, None]
+        return (
+            torch.where((self.counts > 0)[:, None], self.means - means, 0)
+            * self.counts.sqrt()[:, None]
+        )
 
     def _add_rows(self, rows: Tensor) -> None:
         """Add r_c r_cᵀ to the scatter of each class."""
@@ -221,10 +239,18 @@ def empty_statistics(
     )
 
 
-def empty_panels(num_classes: int, dim: int, *, device: torch.device | str | None = None) -> list[Tensor]:
+def empty_panels(
+    num_classes: int, dim: int, *, device: torch.device | str | None = None
+) -> list[Tensor]:
     """Room for the lower triangle of one d × d scatter a class."""
     return [
-        torch.zeros(num_classes, min(_PANEL, dim - top), min(top + _PANEL, dim), dtype=torch.float64, device=device)
+        torch.zeros(
+            num_classes,
+            min(_PANEL, dim - top),
+            min(top + _PANEL, dim),
+            dtype=torch.float64,
+            device=device,
+        )
         for top in range(0, dim, _PANEL)
     ]
 
@@ -245,7 +271,11 @@ def check_batch(features: Tensor, labels: Tensor, dim: int) -> None:
         raise ValueError(
             f"features must be a floating matrix (samples, {dim}); got {tuple(features.shape)} of {features.dtype}"
         )
-    if labels.shape != features.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
+    if (
+        labels.shape != features.shape[:1]
+        or labels.is_floating_point()
+        or labels.dtype == torch.bool
+    ):
         raise ValueError(
             f"labels must hold one class index per sample, shape ({len(features)},); "
             f"got {tuple(labels.shape)} of {labels.dtype}"
@@ -262,7 +292,9 @@ def _assemble(panels: Sequence[Tensor], dim: int) -> Tensor:
     return matrix
 
 
-def _add_to_panels(panels: Sequence[Tensor], labels: Tensor, deviations: Tensor, bridges: Tensor) -> None:
+def _add_to_panels(
+    panels: Sequence[Tensor], labels: Tensor, deviations: Tensor, bridges: Tensor
+) -> None:
     """Add dᵀd over the deviations of each class, and r rᵀ of its row of ``bridges``, to the classes' scatters.
 
     Samples are laid out class by class, padded to the largest class among those served by one batched product.
@@ -284,7 +316,9 @@ def _add_to_panels(panels: Sequence[Tensor], labels: Tensor, deviations: Tensor,
         padded = bridges.new_zeros(len(chosen), rows + 1, dim)
         padded[:, -1] = bridges[chosen.to(bridges.device)]
         if rows:
-            padded[:, :-1] = torch.where(filled.to(bridges.device)[..., None], deviations[order[where]], 0)
+            padded[:, :-1] = torch.where(
+                filled.to(bridges.device)[..., None], deviations[order[where]], 0
+            )
         _add_products(panels, chosen, padded)
 
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from protosphere.geometry.sphere import compute_dtype, normalise
+from protosphere.geometry.sphere import compute_dtype, normalize
 
 
 def simplex_etf(num_classes: int, dim: int, *, seed: int = 0) -> Float[Tensor, "classes dim"]:
@@ -17,7 +17,7 @@ def simplex_etf(num_classes: int, dim: int, *, seed: int = 0) -> Float[Tensor, "
 
     Args:
         num_classes: K, at least 2.
-        dim: d, at least K − 1; :func:`separated_code` takes smaller ones.
+        dim: d, at least K − 1; :func:`spherical_code` takes smaller ones.
         seed: chooses the orientation.
 
     Returns:
@@ -36,7 +36,7 @@ def simplex_etf(num_classes: int, dim: int, *, seed: int = 0) -> Float[Tensor, "
     if dim < num_classes - 1:
         raise ValueError(
             f"a simplex of {num_classes} classes needs at least {num_classes - 1} dimensions; got {dim} "
-            "(separated_code spreads prototypes as far as fewer dimensions allow)"
+            "(spherical_code spreads prototypes as far as fewer dimensions allow)"
         )
     return _simplex(num_classes) @ _haar(dim, num_classes - 1, seed).mT
 
@@ -49,7 +49,7 @@ def nearest_etf(
 ) -> Float[Tensor, "classes dim"]:
     """The simplex ETF closest to given class means, optionally held back towards an earlier one.
 
-    argmin_E ‖M − E‖² + λ‖E − E₀‖² over simplex ETFs. All of them have the same norm, so this maximises
+    argmin_E ‖M − E‖² + λ‖E − E₀‖² over simplex ETFs. All of them have the same norm, so this maximizes
     ⟨E, M + λE₀⟩, and the polar factor of one thin SVD gives it in closed form: U = A Bᵀ where
     (M + λE₀)ᵀ V = A Σ Bᵀ.
 
@@ -95,7 +95,9 @@ def nearest_etf(
     return nearest.to(compute_dtype(class_means))
 
 
-def separated_code(num_classes: int, dim: int, *, seed: int = 0, steps: int = 2000) -> Float[Tensor, "classes dim"]:
+def spherical_code(
+    num_classes: int, dim: int, *, seed: int = 0, steps: int = 2000
+) -> Float[Tensor, "classes dim"]:
     """Unit vectors whose largest cosine is as small as d dimensions allow.
 
     argmin over unit vectors of max_{i≠j} cos(w_i, w_j). Three cases, the first two in closed form and optimal (Rankin):
@@ -114,13 +116,15 @@ def separated_code(num_classes: int, dim: int, *, seed: int = 0, steps: int = 20
     Raises:
         ValueError: fewer than two classes, more than two on a line, or no steps.
 
-    >>> code = separated_code(6, 3)
+    >>> code = spherical_code(6, 3)
     >>> float((code @ code.T - 2 * torch.eye(6)).max().round(decimals=6))
     0.0
     """
     _check_classes(num_classes)
     if dim < 1 or (dim == 1 and num_classes > 2):
-        raise ValueError(f"{num_classes} classes need at least {min(num_classes - 1, 2)} dimensions; got {dim}")
+        raise ValueError(
+            f"{num_classes} classes need at least {min(num_classes - 1, 2)} dimensions; got {dim}"
+        )
     if num_classes <= dim + 1:
         return simplex_etf(num_classes, dim, seed=seed)
     if num_classes <= 2 * dim:
@@ -133,7 +137,9 @@ def separated_code(num_classes: int, dim: int, *, seed: int = 0, steps: int = 20
     # Small codes have shallow local minima, and starting again is cheap.
     starts = 5 if num_classes <= 50 else 1
     with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad():
-        codes = [_descend(num_classes, dim, seed * starts + start, steps) for start in range(starts)]
+        codes = [
+            _descend(num_classes, dim, seed * starts + start, steps) for start in range(starts)
+        ]
     return min(codes, key=lambda code: float((code @ code.mT).fill_diagonal_(-1).max()))
 
 
@@ -157,7 +163,7 @@ def _haar(rows: int, columns: int, seed: int) -> Tensor:
 def _descend(num_classes: int, dim: int, seed: int, steps: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     code = torch.randn(num_classes, dim, dtype=torch.float64, device="cpu", generator=generator)
-    code = normalise(code).requires_grad_()
+    code = normalize(code).requires_grad_()
     best, least = code.detach().clone(), math.inf
     itself = torch.eye(num_classes, dtype=torch.bool, device="cpu")
     optimizer = torch.optim.Adam([code], lr=0.1)
@@ -165,7 +171,7 @@ def _descend(num_classes: int, dim: int, seed: int, steps: int) -> Tensor:
         progress = step / steps
         sharpness = 10 * 1000**progress
         optimizer.param_groups[0]["lr"] = 0.1 * (1 - progress) ** 2
-        unit = normalise(code)
+        unit = normalize(code)
         pairs = (unit @ unit.mT).masked_fill(itself, -math.inf)
         largest = float(pairs.detach().max())
         if largest < least:
@@ -174,7 +180,7 @@ def _descend(num_classes: int, dim: int, seed: int, steps: int) -> Tensor:
         (pairs * sharpness).flatten().logsumexp(0).div(sharpness).backward()
         optimizer.step()
         with torch.no_grad():
-            code.copy_(normalise(code))
+            code.copy_(normalize(code))
     return best
 
 
@@ -186,4 +192,6 @@ def _check_classes(num_classes: int) -> None:
 def _check_finite(values: Tensor, name: str) -> None:
     if not bool(torch.isfinite(values).all()):
         bad = int((~torch.isfinite(values)).any(1).sum())
-        raise ValueError(f"{name} must be finite; got NaN or infinity in {bad} of {len(values)} rows")
+        raise ValueError(
+            f"{name} must be finite; got NaN or infinity in {bad} of {len(values)} rows"
+        )

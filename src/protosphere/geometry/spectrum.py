@@ -64,7 +64,9 @@ def symmetric_eigenvalues(matrix: Float[Tensor, "size size"]) -> Float[Tensor, "
 
 
 @contextmanager
-def over_classes(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Iterator[Result]]:
+def over_classes(
+    function: Callable[[Item], Result], items: Iterable[Item]
+) -> Iterator[Iterator[Result]]:
     """Apply a NumPy function to items, one core an item; the results come in order.
 
     Eigenvalues of one matrix of a few hundred rows hardly gain from a second core; two matrices do. The linear
@@ -74,7 +76,9 @@ def over_classes(function: Callable[[Item], Result], items: Iterable[Item]) -> I
     # Imported here: it looks through the libraries of the process, which takes time that help should not take.
     from threadpoolctl import threadpool_limits  # noqa: PLC0415
 
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     iterator = iter(items)
 
     def results(pool: ThreadPoolExecutor) -> Iterator[Result]:

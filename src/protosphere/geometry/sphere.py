@@ -1,4 +1,4 @@
-"""The unit sphere: safe normalisation, and cosines that keep their precision."""
+"""The unit sphere: safe normalization, and cosines that keep their precision."""
 
 import math
 from typing import Any
@@ -36,7 +36,7 @@ def inverse_lengths(vectors: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows
     return torch.where(present, 1 / torch.where(present, lengths, 1), 0)
 
 
-class _Normalise(torch.autograd.Function):
+class _Normalize(torch.autograd.Function):
     """v ↦ v/‖v‖, whose backward projects to the tangent space last and divides by ‖v‖ only once.
 
     Autograd through the division would form 1/‖v‖³, which overflows for short float32 vectors.
@@ -57,7 +57,9 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> Tensor:
         vectors, unit, inverse = ctx.saved_tensors
-        if torch.is_grad_enabled():  # A gradient of the gradient needs to know that lengths depend on the vectors.
+        if (
+            torch.is_grad_enabled()
+        ):  # A gradient of the gradient needs to know that lengths depend on the vectors.
             inverse = inverse_lengths(vectors).unsqueeze(-1)
         with torch.autocast(gradient.device.type, enabled=False):
             radial = torch.linalg.vecdot(gradient, unit).unsqueeze(-1)
@@ -65,7 +67,7 @@ class _Normalise(torch.autograd.Function):
         return tangent.to(vectors.dtype)
 
 
-def normalise(vectors: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
+def normalize(vectors: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
     """Put every vector on the unit sphere.
 
     u = v / ‖v‖, calculated and returned in float32 or wider.
@@ -80,11 +82,11 @@ def normalise(vectors: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]
     Returns:
         Unit vectors (or zeros) of the same shape.
 
-    >>> normalise(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    >>> normalize(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
     tensor([[0.6000, 0.8000],
             [0.0000, 0.0000]])
     """
-    unit, _ = _Normalise.apply(vectors)
+    unit, _ = _Normalize.apply(vectors)
     result: Tensor = unit
     return result
 
@@ -122,7 +124,9 @@ def inner_products(
     return products
 
 
-def cosines(left: Float[Tensor, "rows dim"], right: Float[Tensor, "columns dim"]) -> Float[Tensor, "rows columns"]:
+def cosines(
+    left: Float[Tensor, "rows dim"], right: Float[Tensor, "columns dim"]
+) -> Float[Tensor, "rows columns"]:
     """The matrix of cosines between two sets of vectors, in float32 or wider.
 
     cos_ij = a_i·b_j / (‖a_i‖ ‖b_j‖), and 0 where either vector is zero.
@@ -145,10 +149,12 @@ def cosines(left: Float[Tensor, "rows dim"], right: Float[Tensor, "columns dim"]
             "cosines need two matrices of the same width, one vector a row; "
             f"got shapes {tuple(left.shape)} and {tuple(right.shape)}"
         )
-    return inner_products(normalise(left), normalise(right))
+    return inner_products(normalize(left), normalize(right))
 
 
-def squared_chords(left: Float[Tensor, "rows dim"], right: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows"]:
+def squared_chords(
+    left: Float[Tensor, "rows dim"], right: Float[Tensor, "rows dim"]
+) -> Float[Tensor, "rows"]:
     """Squared distance on the sphere between vectors of the same row.
 
     q_i = ‖u_i − v_i‖² = 2 − 2 cos(u_i, v_i), and 2 where either vector is zero. Accurate for vectors that nearly
@@ -173,11 +179,13 @@ def squared_chords(left: Float[Tensor, "rows dim"], right: Float[Tensor, "rows d
             f"got shapes {tuple(left.shape)} and {tuple(right.shape)}"
         )
     dtype = compute_dtype(left, right)
-    return unit_squared_chords(normalise(left.to(dtype)), normalise(right.to(dtype)))
+    return unit_squared_chords(normalize(left.to(dtype)), normalize(right.to(dtype)))
 
 
-def unit_squared_chords(left: Float[Tensor, "rows dim"], right: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows"]:
-    """The same between vectors that :func:`normalise` has made."""
+def unit_squared_chords(
+    left: Float[Tensor, "rows dim"], right: Float[Tensor, "rows dim"]
+) -> Float[Tensor, "rows"]:
+    """The same between vectors that :func:`normalize` has made."""
     # ‖u − 0‖² would be 1, but a zero vector stands at a right angle to everything.
     lengths = (torch.linalg.vector_norm(vectors.detach(), dim=-1) for vectors in (left, right))
     return torch.where(torch.minimum(*lengths) == 0, 2, (left - right).square().sum(-1))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from protosphere.geometry.sphere import compute_dtype, inverse_lengths, unit_squared_chords
 
-# The side of a tile, and how many vectors are normalised or projected at a time. On the CPU a tile (4 MiB in float32)
+# The side of a tile, and how many vectors are normalized or projected at a time. On the CPU a tile (4 MiB in float32)
 # should stay in the cache; elsewhere (64 MiB) it should fill the device.
 _SIDE_ON_CPU = 1024
 _SIDE = 4096
@@ -73,7 +73,9 @@ class _Operand:
             for rows in _blocks(gradient):
                 unit = self[rows]
                 radial = torch.linalg.vecdot(gradient[rows], unit).unsqueeze(-1)
-                gradient[rows].addcmul_(radial, unit, value=-1).mul_(self.inverse[rows].unsqueeze(-1))
+                gradient[rows].addcmul_(radial, unit, value=-1).mul_(
+                    self.inverse[rows].unsqueeze(-1)
+                )
         return gradient.to(self.vectors.dtype)
 
 
@@ -89,10 +91,16 @@ class _Tile(NamedTuple):
     def diagonal(self, matrix: Tensor) -> Tensor:
         """The part of the whole matrix's diagonal that lies in this tile; often none of it."""
         offset = self.at_anchors.start - self.at_keys.start
-        return matrix.diagonal(offset) if -matrix.shape[0] < offset < matrix.shape[1] else matrix[:0, 0]
+        return (
+            matrix.diagonal(offset)
+            if -matrix.shape[0] < offset < matrix.shape[1]
+            else matrix[:0, 0]
+        )
 
 
-def _tiles(problem: _Problem, scaled_anchors: Tensor, keys: _Operand, kept: Tensor) -> Iterator[_Tile]:
+def _tiles(
+    problem: _Problem, scaled_anchors: Tensor, keys: _Operand, kept: Tensor
+) -> Iterator[_Tile]:
     """Walk the matrix, key block by key block.
 
     One scratch serves all tiles: fresh memory for each would be paid for in page faults. Where the whole matrix is
@@ -136,7 +144,9 @@ class _Partners:
         flat[self.where] = flat[self.where].masked_fill(self.inside, -torch.inf)
 
     def add(self, slopes: Tensor, gradient: Tensor) -> None:
-        slopes.view(-1).index_add_(0, self.where, torch.where(self.inside, gradient[self.asking], 0))
+        slopes.view(-1).index_add_(
+            0, self.where, torch.where(self.inside, gradient[self.asking], 0)
+        )
 
 
 class _SameLabel:
@@ -148,7 +158,9 @@ class _SameLabel:
         self.asking = tile.at_anchors
         # 1 − min(|a − b|, 1) in floating point takes a fifth of the time of comparing integers and converting.
         dtype = tile.similarities.dtype
-        same = problem.anchor_labels[tile.at_anchors, None].to(dtype) - problem.key_labels[tile.at_keys].to(dtype)
+        same = problem.anchor_labels[tile.at_anchors, None].to(dtype) - problem.key_labels[
+            tile.at_keys
+        ].to(dtype)
         self.same = same.abs_().clamp_(max=1).neg_().add_(1)
         if problem.leave_out == "same_index":
             tile.diagonal(self.same).fill_(0)
@@ -180,7 +192,9 @@ def _from_chords(problem: _Problem, anchors: _Operand, keys: _Operand) -> Tensor
 
 
 def _pulled_size(problem: _Problem) -> int:
-    return {"nothing": 0, "anchor_of_key": len(problem.keys)}.get(problem.pull, len(problem.anchors))
+    return {"nothing": 0, "anchor_of_key": len(problem.keys)}.get(
+        problem.pull, len(problem.anchors)
+    )
 
 
 def _leave_out(tile: _Tile, problem: _Problem, pulled: _Partners | _SameLabel | None) -> None:
@@ -215,7 +229,9 @@ def _finite(values: Tensor) -> Tensor:
 
 
 @torch.library.custom_op(
-    "protosphere::masked_logsumexp", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor, Tensor)"
+    "protosphere::masked_logsumexp",
+    mutates_args=(),
+    schema=f"({_SCHEMA}) -> (Tensor, Tensor, Tensor)",
 )
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     problem = _Problem(*arguments)
@@ -239,7 +255,9 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
             now = torch.maximum(before, tile.similarities.amax(1))
             shift = _finite(now)
             total[tile.at_anchors] *= (before - shift).exp()
-            total[tile.at_anchors] += torch.sub(tile.similarities, shift.unsqueeze(1), out=tile.scratch).exp_().sum(1)
+            total[tile.at_anchors] += (
+                torch.sub(tile.similarities, shift.unsqueeze(1), out=tile.scratch).exp_().sum(1)
+            )
             largest[tile.at_anchors] = now
         return total.log() + _finite(largest) - top, similarity_pulled, kept
 
@@ -251,7 +269,12 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     "-> (Tensor, Tensor, Tensor, Tensor)",
 )
 def _backward(
-    grad_lse: Tensor, grad_pulled: Tensor, lse: Tensor, kept: Tensor, wanted: list[bool], *arguments: Any
+    grad_lse: Tensor,
+    grad_pulled: Tensor,
+    lse: Tensor,
+    kept: Tensor,
+    wanted: list[bool],
+    *arguments: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     problem = _Problem(*arguments)
     for_anchors, for_keys, for_scale, for_log_weights = wanted
@@ -297,7 +320,9 @@ def _backward(
 @_forward.register_fake
 def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     problem = _Problem(*arguments)
-    like = problem.anchors.new_empty(0, dtype=compute_dtype(problem.anchors, problem.keys, problem.scale))
+    like = problem.anchors.new_empty(
+        0, dtype=compute_dtype(problem.anchors, problem.keys, problem.scale)
+    )
     return (
         like.new_empty(len(problem.anchors)),
         like.new_empty(_pulled_size(problem)),
@@ -311,7 +336,9 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     problem = _Problem(*arguments[5:])
     for_anchors, for_keys, for_scale, for_log_weights = wanted
     return (
-        problem.anchors.new_empty(problem.anchors.shape) if for_anchors or for_scale else lse.new_empty(0),
+        problem.anchors.new_empty(problem.anchors.shape)
+        if for_anchors or for_scale
+        else lse.new_empty(0),
         problem.keys.new_empty(problem.keys.shape) if for_keys else lse.new_empty(0),
         lse.new_empty(() if for_scale else 0),
         lse.new_empty(len(problem.keys) if for_log_weights else 0),
@@ -322,15 +349,21 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, T
     problem = _Problem(*inputs)
     lse, pulled, kept = output
     ctx.mark_non_differentiable(kept)
-    ctx.set_materialize_grads(False)  # Or the kept matrix would get a gradient of zeros of its own size.
+    ctx.set_materialize_grads(
+        False
+    )  # Or the kept matrix would get a gradient of zeros of its own size.
     ctx.save_for_backward(*problem[:_TENSORS], lse, kept)
     ctx.pulled_size = len(pulled)
     ctx.constants = problem[_TENSORS:]
 
 
-def _differentiate(ctx: Any, grad_lse: Tensor | None, grad_pulled: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+def _differentiate(
+    ctx: Any, grad_lse: Tensor | None, grad_pulled: Tensor | None, _: None
+) -> tuple[Tensor | None, ...]:
     if torch.is_grad_enabled():
-        raise RuntimeError('the chunked form has no gradient of its gradient; ask for form="eager" to have one')
+        raise RuntimeError(
+            'the chunked form has no gradient of its gradient; ask for form="eager" to have one'
+        )
     *tensors, lse, kept = ctx.saved_tensors
     grad_lse = torch.zeros_like(lse) if grad_lse is None else grad_lse
     grad_pulled = lse.new_zeros(ctx.pulled_size) if grad_pulled is None else grad_pulled
@@ -358,7 +391,9 @@ def logsumexp_and_pulled(
 ) -> tuple[Tensor, Tensor]:
     """The primitive by tiles; memory O((anchors + keys) · dim) and a tile in both directions."""
     differentiable = (anchors, keys, scale, key_log_weights)
-    keep = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in differentiable)
+    keep = torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in differentiable
+    )
     lse, pulled, _ = _forward(
         anchors,
         keys,

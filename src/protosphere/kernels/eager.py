@@ -3,7 +3,12 @@
 import torch
 from torch import Tensor
 
-from protosphere.geometry.sphere import compute_dtype, inner_products, normalise, unit_squared_chords
+from protosphere.geometry.sphere import (
+    compute_dtype,
+    inner_products,
+    normalize,
+    unit_squared_chords,
+)
 
 
 def logsumexp_and_pulled(
@@ -23,7 +28,7 @@ def logsumexp_and_pulled(
     dtype = compute_dtype(anchors, keys, scale)
     anchors, keys = anchors.to(dtype), keys.to(dtype)
     if on_sphere:
-        anchors, keys = normalise(anchors), normalise(keys)
+        anchors, keys = normalize(anchors), normalize(keys)
     if len(anchors) <= len(keys):
         similarities = inner_products(anchors * scale, keys)
     else:
@@ -40,7 +45,11 @@ def logsumexp_and_pulled(
     top = scale if on_sphere else torch.zeros_like(scale)
     pulled = similarities.new_zeros(0)
     if pull == "same_label":
-        pulled = torch.where(pairs & ~_same_index(pairs) if leave_out == "same_index" else pairs, similarities - top, 0)
+        pulled = torch.where(
+            pairs & ~_same_index(pairs) if leave_out == "same_index" else pairs,
+            similarities - top,
+            0,
+        )
         pulled = pulled.sum(1)
     elif partners is not None and pull_from == "matrix":
         axis = 0 if pull == "anchor_of_key" else 1
@@ -53,7 +62,11 @@ def logsumexp_and_pulled(
 
 
 def _pulled_pairs(
-    similarities: Tensor, partners: Tensor | None, anchor_labels: Tensor | None, key_labels: Tensor | None, pull: str
+    similarities: Tensor,
+    partners: Tensor | None,
+    anchor_labels: Tensor | None,
+    key_labels: Tensor | None,
+    pull: str,
 ) -> Tensor:
     """A matrix that is True where anchor and key are partners, or of one label."""
     anchors, keys = similarities.shape
@@ -79,4 +92,6 @@ def logsumexp(values: Tensor, axis: int) -> Tensor:
     largest = largest.masked_fill(largest == -torch.inf, 0)
     total = (values - largest).exp().sum(axis)
     empty = total == 0
-    return torch.where(empty, -torch.inf, torch.where(empty, 1, total).log() + largest.squeeze(axis))
+    return torch.where(
+        empty, -torch.inf, torch.where(empty, 1, total).log() + largest.squeeze(axis)
+    )

@@ -40,7 +40,11 @@ def choose_form(anchors: int, keys: int, device: torch.device) -> Literal["eager
     >>> choose_form(512, 100, torch.device("cpu")), choose_form(8192, 50_000, torch.device("cpu"))
     ('eager', 'chunked')
     """
-    return "eager" if anchors * keys <= (_EAGER_ON_CPU if device.type == "cpu" else _EAGER) else "chunked"
+    return (
+        "eager"
+        if anchors * keys <= (_EAGER_ON_CPU if device.type == "cpu" else _EAGER)
+        else "chunked"
+    )
 
 
 def masked_logsumexp(
@@ -113,13 +117,19 @@ def masked_logsumexp(
     _check_tensors(anchors, keys, partners, anchor_labels, key_labels, key_log_weights, pull)
     if leave_out == "pulled" and pull == "nothing":
         raise ValueError('leave_out="pulled" needs something that is pulled; got pull="nothing"')
-    if pull_from == "chords" and (similarity == "dot" or pull not in ("key_of_anchor", "anchor_of_key")):
-        raise ValueError(f'pull_from="chords" is for cosines of partners; got {similarity=} and {pull=}')
+    if pull_from == "chords" and (
+        similarity == "dot" or pull not in ("key_of_anchor", "anchor_of_key")
+    ):
+        raise ValueError(
+            f'pull_from="chords" is for cosines of partners; got {similarity=} and {pull=}'
+        )
     temperature = read_temperature(temperature)
     if form == "auto":
         form = choose_form(len(anchors), len(keys), anchors.device)
     if not isinstance(temperature, Tensor):
-        temperature = torch.full((), temperature, dtype=compute_dtype(anchors, keys), device=anchors.device)
+        temperature = torch.full(
+            (), temperature, dtype=compute_dtype(anchors, keys), device=anchors.device
+        )
     compute = eager.logsumexp_and_pulled if form == "eager" else chunked.logsumexp_and_pulled
     with torch.autocast(anchors.device.type, enabled=False):
         values, pulled = compute(
@@ -138,7 +148,9 @@ def masked_logsumexp(
     return MaskedLogSumExp(values, pulled)
 
 
-def read_temperature(temperature: object, *, name: str = "temperature") -> float | Float[Tensor, ""]:
+def read_temperature(
+    temperature: object, *, name: str = "temperature"
+) -> float | Float[Tensor, ""]:
     """A temperature as a number, or as a tensor of no axes in float32 or wider.
 
     Values of tensors are read only where that costs no wait: on the CPU, outside a compiled graph.
@@ -154,7 +166,10 @@ def read_temperature(temperature: object, *, name: str = "temperature") -> float
         if can_read_values(temperature):
             read_temperature(float(temperature.detach()), name=name)
         return temperature.to(compute_dtype(temperature)).reshape(())
-    if not isinstance(temperature, Real) or not torch.finfo(torch.float32).tiny <= float(temperature) < math.inf:
+    if (
+        not isinstance(temperature, Real)
+        or not torch.finfo(torch.float32).tiny <= float(temperature) < math.inf
+    ):
         raise ValueError(f"{name} must be a positive number; got {temperature!r}")
     return float(temperature)
 
@@ -168,7 +183,9 @@ def check_choices(**choices: tuple[object, object]) -> None:
     """Raise ValueError unless each value is one of its Literal's."""
     for name, (choice, literal) in choices.items():
         if choice not in get_args(literal):
-            raise ValueError(f"{name} must be one of {', '.join(get_args(literal))}; got {choice!r}")
+            raise ValueError(
+                f"{name} must be one of {', '.join(get_args(literal))}; got {choice!r}"
+            )
 
 
 def _check_tensors(
@@ -187,7 +204,10 @@ def _check_tensors(
         )
     needed: dict[str, tuple[Tensor | None, int]] = {}
     if pull == "same_label":
-        needed = {"anchor_labels": (anchor_labels, len(anchors)), "key_labels": (key_labels, len(keys))}
+        needed = {
+            "anchor_labels": (anchor_labels, len(anchors)),
+            "key_labels": (key_labels, len(keys)),
+        }
     elif pull != "nothing":
         needed = {"partners": (partners, len(anchors if pull == "key_of_anchor" else keys))}
     if key_log_weights is not None:

@@ -11,7 +11,12 @@ from protosphere.losses.from_logits import (
 )
 from protosphere.losses.prototype_contrast import NONLLoss, NTCELoss, nonl_loss, ntce_loss
 from protosphere.losses.sample_contrast import PrototypeLoss, SCLLoss, prototype_loss, scl_loss
-from protosphere.losses.softmax import CrossEntropyLoss, NormFaceLoss, cross_entropy_loss, normface_loss
+from protosphere.losses.softmax import (
+    CrossEntropyLoss,
+    NormFaceLoss,
+    cross_entropy_loss,
+    normface_loss,
+)
 
 __all__ = [
     "CrossEntropyLoss",

@@ -4,8 +4,8 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from protosphere.geometry.sphere import squared_chords
-from protosphere.losses.anchors import Reduction, check_prototypes, read_labels, reduce_anchors
-from protosphere.losses.criterion import Criterion
+from protosphere.losses.module import Criterion
+from protosphere.losses.targets import Reduction, check_prototypes, read_labels, reduce_anchors
 
 
 def dot_regression_loss(
@@ -22,7 +22,7 @@ def dot_regression_loss(
     ℓ_i = ½ (cos(z_i, w_{y_i}) − 1)²
 
     Args:
-        features: z; the loss normalises them.
+        features: z; the loss normalizes them.
         prototypes: w, fixed: :class:`~protosphere.classifiers.FixedFrameClassifier` holds them.
         labels: y, one class per sample.
         class_weights: one weight per class, for the anchors.
@@ -42,17 +42,28 @@ def dot_regression_loss(
     Reference: Yang et al., "Inducing neural collapse in imbalanced learning", 2022.
     """
     check_prototypes(features, prototypes)
-    samples = read_labels(labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index)
+    samples = read_labels(
+        labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index
+    )
     # 1 − cos from the chord, which keeps its digits where the cosine is almost 1.
-    shortfall = squared_chords(samples.blank_ignored(features), prototypes.index_select(0, samples.labels)) / 2
-    return reduce_anchors(shortfall.square() / 2, samples, class_weights=class_weights, reduction=reduction)
+    shortfall = (
+        squared_chords(samples.blank_ignored(features), prototypes.index_select(0, samples.labels))
+        / 2
+    )
+    return reduce_anchors(
+        shortfall.square() / 2, samples, class_weights=class_weights, reduction=reduction
+    )
 
 
 class DotRegressionLoss(Criterion):
     """Dot regression as a module; the formula is :func:`dot_regression_loss`."""
 
     def __init__(
-        self, *, class_weights: Tensor | None = None, ignore_index: int = -100, reduction: Reduction = "mean"
+        self,
+        *,
+        class_weights: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__(class_weights, ignore_index=ignore_index, reduction=reduction)
 

@@ -7,11 +7,16 @@ from torch import Tensor
 from protosphere.geometry.sphere import compute_dtype
 from protosphere.kernels.eager import logsumexp
 from protosphere.kernels.masked_logsumexp import check_choices
-from protosphere.losses.anchors import Reduction, Samples, check_features, read_labels
-from protosphere.losses.criterion import Criterion
-from protosphere.losses.prototype_contrast import Negatives, add_in_logs, against_all_samples, against_negatives
+from protosphere.losses.module import Criterion
+from protosphere.losses.prototype_contrast import (
+    Negatives,
+    add_in_logs,
+    against_all_samples,
+    against_negatives,
+)
 from protosphere.losses.slots import ClassSlots
 from protosphere.losses.softmax import softmax_loss
+from protosphere.losses.targets import Reduction, Samples, check_features, read_labels
 
 
 def normface_from_logits(
@@ -44,7 +49,9 @@ def normface_from_logits(
     """
     logits, samples = _read_logits(logits, labels, ignore_index)
     others = logits.scatter(1, samples.labels[:, None], -torch.inf)
-    return softmax_loss(logsumexp(others, 1), _own(logits, samples), samples, class_weights, reduction)
+    return softmax_loss(
+        logsumexp(others, 1), _own(logits, samples), samples, class_weights, reduction
+    )
 
 
 def ntce_from_logits(
@@ -79,7 +86,9 @@ def ntce_from_logits(
     others = logits.scatter(1, samples.labels[:, None], -torch.inf)
     negatives = logsumexp(others.masked_fill(~samples.kept[:, None], -torch.inf), 0)[samples.labels]
     slots = ClassSlots(samples.labels, None, logits.shape[1])
-    return against_all_samples(negatives, _own(logits, samples), samples, slots, class_weights, reduction)
+    return against_all_samples(
+        negatives, _own(logits, samples), samples, slots, class_weights, reduction
+    )
 
 
 def nonl_from_logits(
@@ -129,7 +138,11 @@ class NormFaceFromLogits(Criterion):
     """NormFace from scaled cosines as a module; the formula is :func:`normface_from_logits`."""
 
     def __init__(
-        self, *, class_weights: Tensor | None = None, ignore_index: int = -100, reduction: Reduction = "mean"
+        self,
+        *,
+        class_weights: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__(class_weights, ignore_index=ignore_index, reduction=reduction)
 
@@ -142,7 +155,11 @@ class NTCEFromLogits(Criterion):
     """NTCE from scaled cosines as a module; the formula is :func:`ntce_from_logits`."""
 
     def __init__(
-        self, *, class_weights: Tensor | None = None, ignore_index: int = -100, reduction: Reduction = "mean"
+        self,
+        *,
+        class_weights: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__(class_weights, ignore_index=ignore_index, reduction=reduction)
 
@@ -163,7 +180,9 @@ class NONLFromLogits(Criterion):
         reduction: Reduction = "mean",
     ) -> None:
         check_choices(negatives=(negatives, Negatives))
-        super().__init__(class_weights, negatives=negatives, ignore_index=ignore_index, reduction=reduction)
+        super().__init__(
+            class_weights, negatives=negatives, ignore_index=ignore_index, reduction=reduction
+        )
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of ``criterion(output, target)``."""
@@ -172,7 +191,9 @@ class NONLFromLogits(Criterion):
 
 def _read_logits(logits: Tensor, labels: Tensor, ignore_index: int) -> tuple[Tensor, Samples]:
     check_features(logits, name="logits")
-    samples = read_labels(labels, samples=len(logits), num_classes=logits.shape[1], ignore_index=ignore_index)
+    samples = read_labels(
+        labels, samples=len(logits), num_classes=logits.shape[1], ignore_index=ignore_index
+    )
     return samples.blank_ignored(logits.to(compute_dtype(logits))), samples
 
 

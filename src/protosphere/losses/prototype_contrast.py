@@ -15,7 +15,9 @@ from protosphere.kernels.masked_logsumexp import (
     masked_logsumexp,
     read_temperature,
 )
-from protosphere.losses.anchors import (
+from protosphere.losses.module import Criterion
+from protosphere.losses.slots import ClassSlots, class_slots
+from protosphere.losses.targets import (
     Reduction,
     Samples,
     Temperature,
@@ -23,8 +25,6 @@ from protosphere.losses.anchors import (
     read_labels,
     reduce_anchors,
 )
-from protosphere.losses.criterion import Criterion
-from protosphere.losses.slots import ClassSlots, class_slots
 
 Negatives = Literal["samples", "prototypes", "both"]
 
@@ -47,8 +47,8 @@ def ntce_loss(
     The sum runs down a column of S, so it depends on the class alone: the cost is O(M · min(M, K) · d).
 
     Args:
-        features: z; the loss normalises them.
-        prototypes: w; the loss normalises them.
+        features: z; the loss normalizes them.
+        prototypes: w; the loss normalizes them.
         labels: y, one class per sample.
         temperature: τ, a positive number or a tensor of one, which can be learned.
         class_weights: one weight per class, for the anchors.
@@ -69,10 +69,14 @@ def ntce_loss(
     """
     check_prototypes(features, prototypes)
     temperature = read_temperature(temperature)
-    samples = read_labels(labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index)
+    samples = read_labels(
+        labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index
+    )
     slots = class_slots(samples)
     columns = _columns(features, prototypes, samples, slots, "chords", temperature, form)
-    return against_all_samples(columns.values, columns.pulled, samples, slots, class_weights, reduction)
+    return against_all_samples(
+        columns.values, columns.pulled, samples, slots, class_weights, reduction
+    )
 
 
 def nonl_loss(
@@ -92,13 +96,13 @@ def nonl_loss(
 
     ℓ_i = log Σ_{j: y_j ≠ y_i} exp(S_{j y_i}) − S_{i y_i},   S_ic = cos(z_i, w_c)/τ
 
-    Attraction and repulsion no longer share a normaliser. The value is often negative; it is at least
+    Attraction and repulsion no longer share a normalizer. The value is often negative; it is at least
     log(number of negatives) − 2/τ. Two variants change what stands in the sum: ``negatives="prototypes"`` takes the
     row, Σ_{c ≠ y_i} exp(S_ic) (NormFace, decoupled), and ``"both"`` the row and the column together.
 
     Args:
-        features: z; the loss normalises them.
-        prototypes: w; the loss normalises them.
+        features: z; the loss normalizes them.
+        prototypes: w; the loss normalizes them.
         labels: y, one class per sample.
         temperature: τ, a positive number or a tensor of one.
         min_temperature: a floor for τ. The loss falls without bound as τ → 0, so a temperature that is learned must
@@ -125,11 +129,15 @@ def nonl_loss(
     check_prototypes(features, prototypes)
     check_choices(negatives=(negatives, Negatives))
     temperature = _at_least(temperature, min_temperature)
-    samples = read_labels(labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index)
+    samples = read_labels(
+        labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index
+    )
     if negatives == "prototypes":
         against = _rows(features, prototypes, samples, temperature, form)
     else:
-        against = _columns(features, prototypes, samples, class_slots(samples), "matrix", temperature, form)
+        against = _columns(
+            features, prototypes, samples, class_slots(samples), "matrix", temperature, form
+        )
     sums = against.values
     if negatives == "both":
         sums = add_in_logs(_rows(features, prototypes, samples, temperature, form).values, sums)
@@ -149,11 +157,20 @@ class NTCELoss(Criterion):
         form: Form = "auto",
     ) -> None:
         super().__init__(
-            class_weights, temperature=temperature, ignore_index=ignore_index, reduction=reduction, form=form
+            class_weights,
+            temperature=temperature,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            form=form,
         )
 
     def forward(
-        self, features: Tensor, prototypes: Tensor, labels: Tensor, *, temperature: Temperature | None = None
+        self,
+        features: Tensor,
+        prototypes: Tensor,
+        labels: Tensor,
+        *,
+        temperature: Temperature | None = None,
     ) -> Tensor:
         """The loss; a ``temperature`` given here, as a head that learns it does, comes before the module's own."""
         return ntce_loss(features, prototypes, labels, **self.options(temperature))
@@ -185,7 +202,12 @@ class NONLLoss(Criterion):
         )
 
     def forward(
-        self, features: Tensor, prototypes: Tensor, labels: Tensor, *, temperature: Temperature | None = None
+        self,
+        features: Tensor,
+        prototypes: Tensor,
+        labels: Tensor,
+        *,
+        temperature: Temperature | None = None,
     ) -> Tensor:
         """The loss; a ``temperature`` given here, as a head that learns it does, comes before the module's own."""
         return nonl_loss(features, prototypes, labels, **self.options(temperature))
@@ -260,19 +282,29 @@ def against_all_samples(
 
 
 def against_negatives(
-    sums: Tensor, positives: Tensor, samples: Samples, class_weights: Tensor | None, reduction: Reduction
+    sums: Tensor,
+    positives: Tensor,
+    samples: Samples,
+    class_weights: Tensor | None,
+    reduction: Reduction,
 ) -> Tensor:
     """Sums of negatives minus positives, over the samples that have a negative."""
     kept = sums != -torch.inf
     values = torch.where(kept, sums, 0) - positives
-    return reduce_anchors(values, samples, kept=kept, class_weights=class_weights, reduction=reduction)
+    return reduce_anchors(
+        values, samples, kept=kept, class_weights=class_weights, reduction=reduction
+    )
 
 
 def _at_least(temperature: Temperature, least: float | None) -> Temperature:
     temperature = read_temperature(temperature)
     if least is not None:
         least = float(read_temperature(least, name="min_temperature"))
-        return temperature.clamp(min=least) if isinstance(temperature, Tensor) else max(temperature, least)
+        return (
+            temperature.clamp(min=least)
+            if isinstance(temperature, Tensor)
+            else max(temperature, least)
+        )
     if isinstance(temperature, Tensor) and temperature.requires_grad:
         raise ValueError(
             "NONL falls without bound as the temperature shrinks, so a temperature that requires a gradient "

@@ -1,13 +1,15 @@
-"""Sample against samples: supervised contrastive loss (SCL), and the prototype loss that shares its minimisers."""
+"""Sample against samples: supervised contrastive loss (SCL), and the prototype loss that shares its minimizers."""
 
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from protosphere.geometry.sphere import compute_dtype, normalise
+from protosphere.geometry.sphere import compute_dtype, normalize
 from protosphere.kernels.eager import logsumexp
 from protosphere.kernels.masked_logsumexp import Form, masked_logsumexp, read_temperature
-from protosphere.losses.anchors import (
+from protosphere.losses.module import Criterion
+from protosphere.losses.slots import ClassSlots, class_slots
+from protosphere.losses.targets import (
     Reduction,
     Samples,
     Temperature,
@@ -15,8 +17,6 @@ from protosphere.losses.anchors import (
     read_labels,
     reduce_anchors,
 )
-from protosphere.losses.criterion import Criterion
-from protosphere.losses.slots import ClassSlots, class_slots
 
 
 def scl_loss(
@@ -36,7 +36,7 @@ def scl_loss(
     All views are samples: for v views of M images pass (v·M, d) features and labels of that length. No factor τ/τ_base.
 
     Args:
-        features: a; the loss normalises them.
+        features: a; the loss normalizes them.
         labels: one class per sample.
         temperature: τ, a positive number or a tensor of one.
         class_weights: one weight per class, for the anchors.
@@ -73,7 +73,9 @@ def scl_loss(
     positives = slots.sizes(samples, features.dtype)[slots.of_samples] - 1
     kept = positives > 0
     values = torch.where(kept, others.values, 0) - others.pulled / positives.clamp(min=1)
-    return reduce_anchors(values, samples, kept=kept, class_weights=class_weights, reduction=reduction)
+    return reduce_anchors(
+        values, samples, kept=kept, class_weights=class_weights, reduction=reduction
+    )
 
 
 def prototype_loss(
@@ -90,11 +92,11 @@ def prototype_loss(
 
     ℓ_i = log( Σ_c (n_c − [c = y_i]) exp(a_i·μ_c/τ) ) − a_i·μ_{y_i}/τ,   μ_c = mean of the unit features of class c
 
-    The means are not normalised again; a class of weight 0 drops out. It has the same minimisers as SCL, at
+    The means are not normalized again; a class of weight 0 drops out. It has the same minimizers as SCL, at
     O(M · K · d).
 
     Args:
-        features: a; the loss normalises them. All views are samples, as in :func:`scl_loss`.
+        features: a; the loss normalizes them. All views are samples, as in :func:`scl_loss`.
         labels: one class per sample.
         temperature: τ, a positive number or a tensor of one.
         class_weights: one weight per class, for the anchors.
@@ -117,7 +119,7 @@ def prototype_loss(
     """
     samples, features = _read(features, labels, temperature, class_weights, ignore_index)
     slots = class_slots(samples)
-    unit = normalise(features)
+    unit = normalize(features)
     counts = slots.sizes(samples, unit.dtype)
     others = masked_logsumexp(
         unit,
@@ -135,7 +137,9 @@ def prototype_loss(
     own_weight = (counts[slots.of_samples] - 1).clamp(min=0).log()
     values = logsumexp(torch.stack((others.values - others.pulled, own_weight)), 0)
     kept = samples.kept.sum() > 1
-    return reduce_anchors(values, samples, kept=kept, class_weights=class_weights, reduction=reduction)
+    return reduce_anchors(
+        values, samples, kept=kept, class_weights=class_weights, reduction=reduction
+    )
 
 
 class SCLLoss(Criterion):
@@ -151,10 +155,16 @@ class SCLLoss(Criterion):
         form: Form = "auto",
     ) -> None:
         super().__init__(
-            class_weights, temperature=temperature, ignore_index=ignore_index, reduction=reduction, form=form
+            class_weights,
+            temperature=temperature,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            form=form,
         )
 
-    def forward(self, features: Tensor, labels: Tensor, *, temperature: Temperature | None = None) -> Tensor:
+    def forward(
+        self, features: Tensor, labels: Tensor, *, temperature: Temperature | None = None
+    ) -> Tensor:
         """The loss; a ``temperature`` given here comes before the module's own."""
         return scl_loss(features, labels, **self.options(temperature))
 
@@ -172,21 +182,33 @@ class PrototypeLoss(Criterion):
         form: Form = "auto",
     ) -> None:
         super().__init__(
-            class_weights, temperature=temperature, ignore_index=ignore_index, reduction=reduction, form=form
+            class_weights,
+            temperature=temperature,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            form=form,
         )
 
-    def forward(self, features: Tensor, labels: Tensor, *, temperature: Temperature | None = None) -> Tensor:
+    def forward(
+        self, features: Tensor, labels: Tensor, *, temperature: Temperature | None = None
+    ) -> Tensor:
         """The loss; a ``temperature`` given here comes before the module's own."""
         return prototype_loss(features, labels, **self.options(temperature))
 
 
 def _read(
-    features: Tensor, labels: Tensor, temperature: Temperature, class_weights: Tensor | None, ignore_index: int
+    features: Tensor,
+    labels: Tensor,
+    temperature: Temperature,
+    class_weights: Tensor | None,
+    ignore_index: int,
 ) -> tuple[Samples, Tensor]:
     check_features(features)
     read_temperature(temperature)
     num_classes = None if class_weights is None or class_weights.ndim != 1 else len(class_weights)
-    samples = read_labels(labels, samples=len(features), num_classes=num_classes, ignore_index=ignore_index)
+    samples = read_labels(
+        labels, samples=len(features), num_classes=num_classes, ignore_index=ignore_index
+    )
     # Upcast once: these losses use the features more than once, and gradients that almost cancel must not be rounded
     # to half precision before they are added.
     return samples, samples.blank_ignored(features.to(compute_dtype(features)))

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from protosphere.losses.anchors import Samples
+from protosphere.losses.targets import Samples
 
 
 class ClassSlots(NamedTuple):
@@ -34,8 +34,12 @@ class ClassSlots(NamedTuple):
     def logsumexp(self, values: Float[Tensor, "samples"]) -> Float[Tensor, "samples"]:
         """For each sample, log Σ exp of the values in its column; every sample's own value is finite."""
         largest = values.detach().new_full((self.number,), -torch.inf)
-        largest = largest.scatter_reduce(0, self.of_samples, values.detach(), "amax")[self.of_samples]
-        sums = values.new_zeros(self.number).scatter_add(0, self.of_samples, (values - largest).exp())
+        largest = largest.scatter_reduce(0, self.of_samples, values.detach(), "amax")[
+            self.of_samples
+        ]
+        sums = values.new_zeros(self.number).scatter_add(
+            0, self.of_samples, (values - largest).exp()
+        )
         return sums[self.of_samples].log() + largest
 
 
@@ -54,5 +58,7 @@ def class_slots(samples: Samples) -> ClassSlots:
     changes[:1] = 0
     changes[1:] = ordered[1:] != ordered[:-1]
     column = changes.cumsum(0)
-    classes = torch.zeros_like(ordered).scatter(0, column, ordered.masked_fill(ordered == beyond, 0))
+    classes = torch.zeros_like(ordered).scatter(
+        0, column, ordered.masked_fill(ordered == beyond, 0)
+    )
     return ClassSlots(torch.empty_like(order).scatter(0, order, column), classes, number)

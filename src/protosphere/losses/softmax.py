@@ -9,8 +9,14 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from protosphere.geometry.sphere import compute_dtype, squared_chords
-from protosphere.kernels.masked_logsumexp import Form, check_choices, masked_logsumexp, read_temperature
-from protosphere.losses.anchors import (
+from protosphere.kernels.masked_logsumexp import (
+    Form,
+    check_choices,
+    masked_logsumexp,
+    read_temperature,
+)
+from protosphere.losses.module import Criterion
+from protosphere.losses.targets import (
     Reduction,
     Samples,
     Temperature,
@@ -18,7 +24,6 @@ from protosphere.losses.anchors import (
     read_labels,
     reduce_anchors,
 )
-from protosphere.losses.criterion import Criterion
 
 MarginKind = Literal["cosine", "angle"]
 
@@ -62,8 +67,12 @@ def cross_entropy_loss(
     check_prototypes(features, prototypes)
     temperature = read_temperature(temperature)
     if bias is not None and bias.shape != prototypes.shape[:1]:
-        raise ValueError(f"bias must hold one number per class, shape ({len(prototypes)},); got {tuple(bias.shape)}")
-    samples = read_labels(labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index)
+        raise ValueError(
+            f"bias must hold one number per class, shape ({len(prototypes)},); got {tuple(bias.shape)}"
+        )
+    samples = read_labels(
+        labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index
+    )
     scaled_bias = None if bias is None else bias.to(compute_dtype(bias)) / temperature
     others = masked_logsumexp(
         samples.blank_ignored(features),
@@ -101,8 +110,8 @@ def normface_loss(
     ``margin_kind="cosine"`` (CosFace) or cos(θ + m)/τ for ``"angle"`` (ArcFace).
 
     Args:
-        features: z; the loss normalises them.
-        prototypes: w; the loss normalises them.
+        features: z; the loss normalizes them.
+        prototypes: w; the loss normalizes them.
         labels: y, one class per sample.
         temperature: τ, a positive number or a tensor of one, which can be learned.
         margin: m, from 0 to 2 for cosines and to π for angles.
@@ -126,7 +135,9 @@ def normface_loss(
     check_prototypes(features, prototypes)
     temperature = read_temperature(temperature)
     _check_margin(margin, margin_kind)
-    samples = read_labels(labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index)
+    samples = read_labels(
+        labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index
+    )
     features = samples.blank_ignored(features)
     others = masked_logsumexp(
         features,
@@ -144,7 +155,10 @@ def normface_loss(
         squares = squared_chords(features, prototypes.index_select(0, samples.labels))
         sines = _root(squares) * _root(1 - squares / 4)
         # (cos(θ + m) − 1)/τ: the primitive counts cosines from 1.
-        target = target * math.cos(margin) + (math.cos(margin) - 1 - sines * math.sin(margin)) / temperature
+        target = (
+            target * math.cos(margin)
+            + (math.cos(margin) - 1 - sines * math.sin(margin)) / temperature
+        )
     return softmax_loss(others.values, target, samples, class_weights, reduction)
 
 
@@ -161,7 +175,11 @@ class CrossEntropyLoss(Criterion):
         form: Form = "auto",
     ) -> None:
         super().__init__(
-            class_weights, temperature=temperature, ignore_index=ignore_index, reduction=reduction, form=form
+            class_weights,
+            temperature=temperature,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            form=form,
         )
 
     def forward(
@@ -174,7 +192,9 @@ class CrossEntropyLoss(Criterion):
         temperature: Temperature | None = None,
     ) -> Tensor:
         """The loss; a ``temperature`` given here, as a head that learns it does, comes before the module's own."""
-        return cross_entropy_loss(features, prototypes, labels, bias=bias, **self.options(temperature))
+        return cross_entropy_loss(
+            features, prototypes, labels, bias=bias, **self.options(temperature)
+        )
 
 
 class NormFaceLoss(Criterion):
@@ -203,14 +223,23 @@ class NormFaceLoss(Criterion):
         )
 
     def forward(
-        self, features: Tensor, prototypes: Tensor, labels: Tensor, *, temperature: Temperature | None = None
+        self,
+        features: Tensor,
+        prototypes: Tensor,
+        labels: Tensor,
+        *,
+        temperature: Temperature | None = None,
     ) -> Tensor:
         """The loss; a ``temperature`` given here, as a head that learns it does, comes before the module's own."""
         return normface_loss(features, prototypes, labels, **self.options(temperature))
 
 
 def softmax_loss(
-    others: Tensor, target: Tensor, samples: Samples, class_weights: Tensor | None, reduction: Reduction
+    others: Tensor,
+    target: Tensor,
+    samples: Samples,
+    class_weights: Tensor | None,
+    reduction: Reduction,
 ) -> Tensor:
     """log(e^target + e^others) − target as a softplus.
 
@@ -233,4 +262,6 @@ def _check_margin(margin: float, margin_kind: MarginKind) -> None:
     # Beyond these the target would lie past its opposite.
     largest = {"cosine": 2.0, "angle": math.pi}[margin_kind]
     if not isinstance(margin, Real) or not 0 <= margin <= largest:
-        raise ValueError(f"margin must be a number from 0 to {largest:.4g} for {margin_kind=}; got {margin!r}")
+        raise ValueError(
+            f"margin must be a number from 0 to {largest:.4g} for {margin_kind=}; got {margin!r}"
+        )

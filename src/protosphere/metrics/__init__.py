@@ -1,6 +1,6 @@
 """Measuring neural collapse: every metric, from features at hand or streamed, and when training reaches it.
 
-The parts are imported on first use: :mod:`protosphere.metrics.convergence` and :mod:`protosphere.metrics.definitions`
+The parts are imported on first use: :mod:`protosphere.metrics.convergence` and :mod:`protosphere.metrics.catalog`
 are pure Python and stay usable without torch.
 """
 
@@ -8,22 +8,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from protosphere.metrics.definitions import CHEAP, DEFINITIONS, Definition, at_collapse, attainable
+    from protosphere.metrics.catalog import CHEAP, DEFINITIONS, Definition, at_collapse, attainable
     from protosphere.metrics.frame import UndefinedMetricError
-    from protosphere.metrics.stored import Measurement, examine, measure
+    from protosphere.metrics.measurement import Measurement, examine, measure
     from protosphere.metrics.streaming import NeuralCollapse
 
 _HOMES = {
-    "CHEAP": "definitions",
-    "DEFINITIONS": "definitions",
-    "Definition": "definitions",
-    "Measurement": "stored",
+    "CHEAP": "catalog",
+    "DEFINITIONS": "catalog",
+    "Definition": "catalog",
+    "Measurement": "measurement",
     "NeuralCollapse": "streaming",
     "UndefinedMetricError": "frame",
-    "at_collapse": "definitions",
-    "attainable": "definitions",
-    "examine": "stored",
-    "measure": "stored",
+    "at_collapse": "catalog",
+    "attainable": "catalog",
+    "examine": "measurement",
+    "measure": "measurement",
 }
 
 __all__ = [

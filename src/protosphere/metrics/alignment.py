@@ -8,7 +8,9 @@ from protosphere.geometry.class_statistics import ClassStatistics, Space
 from protosphere.metrics.frame import Frame, UndefinedMetricError, named
 
 
-def weight_class_alignment(weights: Frame, means: Frame, *, space: Space = "sphere") -> Float[Tensor, ""]:
+def weight_class_alignment(
+    weights: Frame, means: Frame, *, space: Space = "sphere"
+) -> Float[Tensor, ""]:
     """Prototypes to class means: mean_c ‖w_c − μ_c/‖μ_c‖‖²; in raw space mean_c ‖w_c − μ_c‖².
 
     At collapse 0. Features that cannot be negative have orthogonal means at best: 2 − 2√(1 − 1/K) with a simplex of
@@ -19,7 +21,9 @@ def weight_class_alignment(weights: Frame, means: Frame, *, space: Space = "sphe
         lengths = torch.linalg.vector_norm(directions, dim=1, keepdim=True)
         lost = (lengths < 1e-12).flatten()
         if bool(lost.any()):
-            raise UndefinedMetricError(f"class means must have a direction; that of {named(lost, 'is zero')}")
+            raise UndefinedMetricError(
+                f"class means must have a direction; that of {named(lost, 'is zero')}"
+            )
         directions = directions / lengths
     return (weights.vectors - directions).square().sum(1).mean()
 
@@ -32,7 +36,9 @@ def weight_instance_alignment(statistics: ClassStatistics, weights: Frame) -> Fl
     if not bool(statistics.counts.sum() > 0):
         raise UndefinedMetricError("alignment needs samples; there are none")
     distances = (weights.vectors - statistics.means).square().sum(1)
-    return (statistics.counts * (statistics.variances() + distances)).sum() / statistics.counts.sum()
+    return (
+        statistics.counts * (statistics.variances() + distances)
+    ).sum() / statistics.counts.sum()
 
 
 def instance_alignment(statistics: ClassStatistics) -> Float[Tensor, ""]:
@@ -43,5 +49,7 @@ def instance_alignment(statistics: ClassStatistics) -> Float[Tensor, ""]:
     counts = statistics.counts
     pairs = (counts * (counts - 1)).sum()
     if not bool(pairs > 0):
-        raise UndefinedMetricError("alignment between samples needs two of one class; no class has two")
+        raise UndefinedMetricError(
+            "alignment between samples needs two of one class; no class has two"
+        )
     return (2 * counts.square() * statistics.variances()).sum() / pairs

@@ -16,7 +16,9 @@ def means_frame(statistics: ClassStatistics) -> Frame:
         UndefinedMetricError: a class has no sample.
     """
     if statistics.num_classes < 2:
-        raise UndefinedMetricError(f"collapse is about two classes or more; got {statistics.num_classes}")
+        raise UndefinedMetricError(
+            f"collapse is about two classes or more; got {statistics.num_classes}"
+        )
     empty = statistics.counts == 0
     if bool(empty.any()):
         raise UndefinedMetricError(f"every class must have a sample; {named(empty, 'has none')}")
@@ -37,7 +39,9 @@ def within_variance(statistics: ClassStatistics) -> Float[Tensor, ""]:
         UndefinedMetricError: no class has two samples.
     """
     if not bool((statistics.counts > 1).any()):
-        raise UndefinedMetricError("variance within a class needs two samples of it; no class has two")
+        raise UndefinedMetricError(
+            "variance within a class needs two samples of it; no class has two"
+        )
     return (statistics.variances() * statistics.counts).sum() / statistics.counts.sum()
 
 
@@ -47,11 +51,13 @@ def nc1_ratio(statistics: ClassStatistics, means: Frame) -> Float[Tensor, ""]:
 
 
 def nc1_trace(
-    statistics: ClassStatistics, means: Frame, scatter_of_means: Float[Tensor, "classes classes"] | None = None
+    statistics: ClassStatistics,
+    means: Frame,
+    scatter_of_means: Float[Tensor, "classes classes"] | None = None,
 ) -> Float[Tensor, ""]:
     """The same counted in each direction of the means by itself: tr(Σ_W Σ_B⁺)/K. At collapse 0, with ReLU features too.
 
-    With M the centred means and M Mᵀ = Q Λ Qᵀ, Σ_B⁺ = K Mᵀ Q Λ⁻² Qᵀ M over the positive Λ, so only M S Mᵀ is needed of
+    With M the centered means and M Mᵀ = Q Λ Qᵀ, Σ_B⁺ = K Mᵀ Q Λ⁻² Qᵀ M over the positive Λ, so only M S Mᵀ is needed of
     the scatter S = N Σ_W: no pseudo-inverse of a d × d matrix.
 
     Args:
@@ -64,24 +70,31 @@ def nc1_trace(
     if not bool(statistics.spreads.any()):
         return statistics.spreads.new_zeros(())
     if scatter_of_means is None:
-        scatter_of_means = means.centred @ statistics.scatter() @ means.centred.T
+        scatter_of_means = means.centered @ statistics.scatter() @ means.centered.T
     values, vectors = torch.linalg.eigh(means.gram)
     # Directions of rounding, in float64 or of the input, are none that the means span.
     noise = statistics.resolution**2 * means.scale * max(1.0, len(means) / statistics.dim)
-    kept = values > torch.maximum(values[-1] * max(means.centred.shape) * torch.finfo(values.dtype).eps, noise)
+    kept = values > torch.maximum(
+        values[-1] * max(means.centered.shape) * torch.finfo(values.dtype).eps, noise
+    )
     seen = ((vectors.T @ scatter_of_means) * vectors.T).sum(1)
-    return torch.where(kept, seen / torch.where(kept, values, 1) ** 2, 0).sum() / statistics.counts.sum()
+    return (
+        torch.where(kept, seen / torch.where(kept, values, 1) ** 2, 0).sum()
+        / statistics.counts.sum()
+    )
 
 
 def cdnv(statistics: ClassStatistics, means: Frame) -> Float[Tensor, ""]:
-    """Class-distance normalised variance: mean_{c≠c'} (v_c + v_c')/(2‖μ_c − μ_c'‖²). At collapse 0, with ReLU too.
+    """Class-distance normalized variance: mean_{c≠c'} (v_c + v_c')/(2‖μ_c − μ_c'‖²). At collapse 0, with ReLU too.
 
     Reference:
         Galanti, György and Hutter, On the role of neural collapse in transfer learning, ICLR 2022.
     """
     alone = statistics.counts < 2
     if bool(alone.any()):
-        raise UndefinedMetricError(f"variance within a class needs two samples of it; {named(alone, 'has one')}")
+        raise UndefinedMetricError(
+            f"variance within a class needs two samples of it; {named(alone, 'has one')}"
+        )
     squares = means.gram.diagonal()
     distances = squares[:, None] + squares - 2 * means.gram
     rows, columns = torch.triu_indices(len(means), len(means), 1, device=distances.device)
@@ -90,7 +103,7 @@ def cdnv(statistics: ClassStatistics, means: Frame) -> Float[Tensor, ""]:
     near = torch.nonzero(distances < 1e-6 * squares.max()).flatten()
     for start in range(0, len(near), 1024):
         few = near[start : start + 1024]
-        distances[few] = (means.centred[rows[few]] - means.centred[columns[few]]).square().sum(1)
+        distances[few] = (means.centered[rows[few]] - means.centered[columns[few]]).square().sum(1)
     if bool((distances <= means.least).any()):
         raise UndefinedMetricError("class means must differ; two of them coincide")
     variances = statistics.variances()
@@ -98,7 +111,7 @@ def cdnv(statistics: ClassStatistics, means: Frame) -> Float[Tensor, ""]:
 
 
 def nc2_norms(frame: Frame) -> Float[Tensor, ""]:
-    """How unequal the lengths of the centred vectors are: std/mean of ‖v_c‖. At collapse 0, with ReLU features too."""
+    """How unequal the lengths of the centered vectors are: std/mean of ‖v_c‖. At collapse 0, with ReLU features too."""
     frame.variance  # noqa: B018  They must differ.
     return frame.lengths.std(correction=0) / frame.lengths.mean()
 
@@ -124,17 +137,17 @@ def nc2_gram(frame: Frame) -> Float[Tensor, ""]:
 
 
 def nc3_duality(weights: Frame, means: Frame) -> Float[Tensor, ""]:
-    """Prototypes against centred means as matrices: ‖W/‖W‖_F − M/‖M‖_F‖². At collapse 0, with ReLU features too."""
+    """Prototypes against centered means as matrices: ‖W/‖W‖_F − M/‖M‖_F‖². At collapse 0, with ReLU features too."""
     means.variance  # noqa: B018  They must differ.
     if not bool(weights.scale > 0):
         raise UndefinedMetricError("prototypes must not all be zero; they are")
-    matrices = (weights.vectors, means.centred)
+    matrices = (weights.vectors, means.centered)
     ours, theirs = (matrix / matrix.square().sum().sqrt() for matrix in matrices)
     return (ours - theirs).square().sum()
 
 
 def nc3_cosine(weights: Frame, means: Frame) -> Float[Tensor, ""]:
-    """Prototypes against centred means one by one: mean_c 1 − cos(w_c, μ_c). At collapse 0, with ReLU features too."""
+    """Prototypes against centered means one by one: mean_c 1 − cos(w_c, μ_c). At collapse 0, with ReLU features too."""
     # 1 − cos = ‖u − v‖²/2 keeps its digits where the two nearly coincide.
     return _weight_chords(weights, means).mean() / 2
 
@@ -149,7 +162,7 @@ def _weight_chords(weights: Frame, means: Frame) -> Tensor:
 
 
 def _directions(frame: Frame) -> Tensor:
-    """The vectors themselves, not centred, on the unit sphere."""
+    """The vectors themselves, not centered, on the unit sphere."""
     lengths = torch.linalg.vector_norm(frame.vectors, dim=1, keepdim=True)
     if bool((lengths == 0).any()):
         zero = named((lengths == 0).flatten(), "is zero")
@@ -159,7 +172,7 @@ def _directions(frame: Frame) -> Tensor:
 
 
 def gnc2_mean(means: Frame) -> Float[Tensor, ""]:
-    """Uniformity of the means on the sphere: mean_{c≠c'} ln 1/‖v_c − v_c'‖ of unit centred means.
+    """Uniformity of the means on the sphere: mean_{c≠c'} ln 1/‖v_c − v_c'‖ of unit centered means.
 
     At collapse −½ ln(2K/(K−1)), with ReLU features too; defined for K > d + 1 as well, where there is no simplex.
     """
@@ -181,7 +194,9 @@ def _log_kernel(means: Frame) -> Tensor:
         squares[few] = (means.unit[rows[few]] - means.unit[columns[few]]).square().sum(1)
     inverse = means.least / means.lengths.square()
     if bool((squares <= inverse[rows] + inverse[columns]).any()):
-        raise UndefinedMetricError("centred class means must have different directions; two of them agree")
+        raise UndefinedMetricError(
+            "centered class means must have different directions; two of them agree"
+        )
     return -squares.log() / 2
 
 

@@ -46,7 +46,9 @@ def collapse_thresholds(num_classes: int, dim: int) -> dict[str, Threshold]:
     Threshold(value=94.05, side='at least')
     """
     if num_classes < 2 or dim < 1:
-        raise ValueError(f"thresholds need two classes and a dimension or more; got {num_classes} and {dim}")
+        raise ValueError(
+            f"thresholds need two classes and a dimension or more; got {num_classes} and {dim}"
+        )
     rank = Threshold(round(0.95 * (num_classes - 1), 12), "at least")
     near = Threshold(0.1, "at most")
     return {
@@ -58,7 +60,9 @@ def collapse_thresholds(num_classes: int, dim: int) -> dict[str, Threshold]:
     }
 
 
-def moving_average(series: Series, *, length: Number | None = None, share: float = 0.01) -> list[tuple[Number, Number]]:
+def moving_average(
+    series: Series, *, length: Number | None = None, share: float = 0.01
+) -> list[tuple[Number, Number]]:
     """The exponentially weighted moving average of a series whose steps may be uneven.
 
     a_0 = x_0, a_i = a_{i−1} + α_i (x_i − a_{i−1}), α_i = 1 − exp(−(t_i − t_{i−1})/(share · T)).
@@ -83,7 +87,9 @@ def moving_average(series: Series, *, length: Number | None = None, share: float
     averages: list[tuple[Number, Number]] = [(series[0][0], float(series[0][1]))]
     for (before, _), (time, value) in pairwise(series):
         last = averages[-1][1]
-        averages.append((time, last - math.expm1(-(time - before) / (share * length)) * (value - last)))
+        averages.append(
+            (time, last - math.expm1(-(time - before) / (share * length)) * (value - last))
+        )
     return averages
 
 
@@ -105,10 +111,17 @@ def enters_and_stays(series: Series, threshold: Threshold, *, tolerance: Number 
 
 
 def convergence_time(
-    series: Series, threshold: Threshold, *, length: Number | None = None, tolerance: Number = 0.0, share: float = 0.01
+    series: Series,
+    threshold: Threshold,
+    *,
+    length: Number | None = None,
+    tolerance: Number = 0.0,
+    share: float = 0.01,
 ) -> Time:
     """When the moving average of a series enters a threshold and stays; :data:`NEVER` if it does not."""
-    return enters_and_stays(moving_average(series, length=length, share=share), threshold, tolerance=tolerance)
+    return enters_and_stays(
+        moving_average(series, length=length, share=share), threshold, tolerance=tolerance
+    )
 
 
 def percent(time: Time, length: Number) -> Time:
@@ -123,7 +136,12 @@ def percent(time: Time, length: Number) -> Time:
 
 
 def percent_to_collapse(
-    runs: Mapping[str, Series], num_classes: int, dim: int, *, length: Number | None = None, tolerance: Number = 0.0
+    runs: Mapping[str, Series],
+    num_classes: int,
+    dim: int,
+    *,
+    length: Number | None = None,
+    tolerance: Number = 0.0,
 ) -> dict[str, Time]:
     """For each logged metric that has a threshold, the percentage of the run until 95 % of collapse.
 
@@ -137,7 +155,8 @@ def percent_to_collapse(
     thresholds = collapse_thresholds(num_classes, dim)
     return {
         name: percent(
-            convergence_time(series, thresholds[name], length=length, tolerance=tolerance), _length(series, length)
+            convergence_time(series, thresholds[name], length=length, tolerance=tolerance),
+            _length(series, length),
         )
         for name, series in runs.items()
         if name in thresholds
@@ -209,5 +228,7 @@ def _length(series: Series, length: Number | None) -> Number:
     last = series[-1][0]
     length = last if length is None else length
     if not length > 0 or length < last:
-        raise ValueError(f"the run must have a length, and reach its last logged time, {last}; got {length}")
+        raise ValueError(
+            f"the run must have a length, and reach its last logged time, {last}; got {length}"
+        )
     return length

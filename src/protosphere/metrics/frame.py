@@ -1,4 +1,4 @@
-"""Class means or prototypes as a frame: centred, with lengths and angles; and what to say where there are none."""
+"""Class means or prototypes as a frame: centered, with lengths and angles; and what to say where there are none."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from protosphere.geometry.sphere import normalise
+from protosphere.geometry.sphere import normalize
 
 
 class UndefinedMetricError(ValueError):
@@ -68,16 +68,16 @@ class Frame:
         return len(self.vectors)
 
     @cached_property
-    def centred(self) -> Float[Tensor, "classes dim"]:
+    def centered(self) -> Float[Tensor, "classes dim"]:
         """v_c − mean of all."""
         # Twice, because the rounding of a large common offset stays in the first difference.
-        centred = self.vectors - self.vectors.mean(0)
-        return centred - centred.mean(0)
+        centered = self.vectors - self.vectors.mean(0)
+        return centered - centered.mean(0)
 
     @cached_property
     def lengths(self) -> Float[Tensor, "classes"]:
-        """The lengths of the centred vectors."""
-        lengths: Tensor = torch.linalg.vector_norm(self.centred, dim=1)
+        """The lengths of the centered vectors."""
+        lengths: Tensor = torch.linalg.vector_norm(self.centered, dim=1)
         return lengths
 
     @cached_property
@@ -104,22 +104,22 @@ class Frame:
 
     @cached_property
     def unit(self) -> Float[Tensor, "classes dim"]:
-        """The centred vectors on the unit sphere."""
+        """The centered vectors on the unit sphere."""
         lost = self.lengths.square() <= self.least
         if bool(lost.any()):
             raise UndefinedMetricError(
                 f"{self.what} must differ from the mean of all; that of {named(lost, 'does not')}"
             )
-        return normalise(self.centred)
+        return normalize(self.centered)
 
     @cached_property
     def gram(self) -> Float[Tensor, "classes classes"]:
-        """Inner products of the centred vectors."""
-        return self.centred @ self.centred.T
+        """Inner products of the centered vectors."""
+        return self.centered @ self.centered.T
 
     @cached_property
     def cosines(self) -> Float[Tensor, "classes classes"]:
-        """Cosines between the centred vectors."""
+        """Cosines between the centered vectors."""
         return self.unit @ self.unit.T
 
     @cached_property

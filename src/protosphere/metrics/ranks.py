@@ -19,8 +19,10 @@ def frame_effective_rank(frame: Frame) -> Float[Tensor, ""]:
     if frame.collapsed:
         return frame.vectors.new_zeros(())
     # The covariance d × d and the Gram matrix K × K share their positive eigenvalues.
-    tall = frame.centred.shape[0] > frame.centred.shape[1]
-    return effective_rank(symmetric_eigenvalues(frame.centred.T @ frame.centred if tall else frame.gram))
+    tall = frame.centered.shape[0] > frame.centered.shape[1]
+    return effective_rank(
+        symmetric_eigenvalues(frame.centered.T @ frame.centered if tall else frame.gram)
+    )
 
 
 def intra_effective_rank(
@@ -42,7 +44,9 @@ def intra_effective_rank(
     if not len(alone):
         raise UndefinedMetricError("a covariance needs samples; there are none")
     if bool(alone.any()):
-        raise UndefinedMetricError(f"a covariance needs two samples of a class; {named(alone, 'has fewer')}")
+        raise UndefinedMetricError(
+            f"a covariance needs two samples of a class; {named(alone, 'has fewer')}"
+        )
     if spectra is not None:
         return _mean_rank(statistics, spectra)
     if statistics.means.device.type != "cpu":
@@ -55,4 +59,6 @@ def _mean_rank(statistics: ClassStatistics, spectra: Iterable[Tensor]) -> Tensor
     zero = statistics.spreads.new_zeros(())
     # A covariance that is only rounding has a rank that means nothing.
     pairs = zip(spectra, statistics.collapsed().tolist(), strict=True)
-    return torch.stack([zero if rounding else effective_rank(values).to(zero) for values, rounding in pairs]).mean()
+    return torch.stack(
+        [zero if rounding else effective_rank(values).to(zero) for values, rounding in pairs]
+    ).mean()

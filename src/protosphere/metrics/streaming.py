@@ -18,14 +18,16 @@ from protosphere.geometry.class_statistics import (
     empty_statistics,
     panel_bytes,
 )
-from protosphere.metrics.definitions import DEFINITIONS, select
+from protosphere.metrics.catalog import DEFINITIONS, select
 from protosphere.metrics.frame import named
 from protosphere.metrics.suite import Evidence, evaluate
 
 try:
     from torchmetrics import Metric
 except ImportError as error:  # pragma: no cover
-    raise ImportError('NeuralCollapse needs torchmetrics: pip install "protosphere[metrics]"') from error
+    raise ImportError(
+        'NeuralCollapse needs torchmetrics: pip install "protosphere[metrics]"'
+    ) from error
 
 Prototypes = Tensor | Callable[[], Tensor]
 
@@ -43,7 +45,9 @@ class _Held:
         return self
 
     def get(self) -> Tensor | None:
-        return self._value if isinstance(self._value, Tensor) or self._value is None else self._value()
+        return (
+            self._value if isinstance(self._value, Tensor) or self._value is None else self._value()
+        )
 
 
 class NeuralCollapse(Metric):
@@ -120,14 +124,20 @@ class NeuralCollapse(Metric):
                 f"space must be 'sphere' or 'raw', and classes 'all' or 'present'; got {space!r} and {classes!r}"
             )
         if bias is not None and space != "raw":
-            raise ValueError("a bias must come with space='raw': on the sphere a classifier is the cosine alone")
+            raise ValueError(
+                "a bias must come with space='raw': on the sphere a classifier is the cosine alone"
+            )
         self.dim, self.num_classes, self.space = dim, num_classes, space
         self.classes, self.ignore_index = classes, ignore_index
-        self.names = tuple(name for name in select(metrics) if "samples" not in DEFINITIONS[name].needs)
+        self.names = tuple(
+            name for name in select(metrics) if "samples" not in DEFINITIONS[name].needs
+        )
         self.absent: dict[str, str] = {}
         self._prototypes, self._bias = _Held(prototypes), _Held(bias)
         needs = frozenset[str]().union(*(DEFINITIONS[name].needs for name in self.names))
-        self.moments: Moments = "per_class" if "per_class" in needs else "pooled" if "pooled" in needs else "sums"
+        self.moments: Moments = (
+            "per_class" if "per_class" in needs else "pooled" if "pooled" in needs else "sums"
+        )
         asked = panel_bytes(num_classes, dim)
         if self.moments == "per_class" and asked > memory_budget:
             raise ValueError(
@@ -135,7 +145,9 @@ class NeuralCollapse(Metric):
                 f"which memory_budget must allow; got {memory_budget / 2**30:.1f} GiB. Raise it, choose other metrics, "
                 "or store the features and use measure()"
             )
-        start = empty_statistics(num_classes, dim, moments="pooled" if self.moments == "pooled" else "sums")
+        start = empty_statistics(
+            num_classes, dim, moments="pooled" if self.moments == "pooled" else "sums"
+        )
         for name in ("counts", "means", "spreads", "within", "resolution", "rejected"):
             value = getattr(start, name)
             if value is not None:
@@ -148,14 +160,18 @@ class NeuralCollapse(Metric):
             # A list, because a tensor would be kept twice: as the state and as what it is reset to.
             self.add_state("panels", [])
 
-    def update(self, features: Float[Tensor, "samples dim"], labels: Integer[Tensor, "samples"]) -> None:
+    def update(
+        self, features: Float[Tensor, "samples dim"], labels: Integer[Tensor, "samples"]
+    ) -> None:
         """Add a batch. No gradient flows; on a GPU nothing waits, unless scatters of single classes are kept.
 
         Raises:
             ValueError: features and labels do not fit; or, on the CPU, a label is neither a class nor ``ignore_index``.
         """
         check_batch(features, labels, self.dim)
-        labels = labels.long()  # Narrower integers would wrap the numbers that they are compared with.
+        labels = (
+            labels.long()
+        )  # Narrower integers would wrap the numbers that they are compared with.
         if labels.device.type == "cpu":
             wrong = (labels < 0) | (labels >= self.num_classes)
             self._refuse(int((wrong & (labels != self.ignore_index)).sum()))
@@ -169,7 +185,9 @@ class NeuralCollapse(Metric):
             if sum(map(len, self.waiting_labels)) >= _PUT_BY:
                 self._statistics()
 
-    def compute(self, prototypes: Tensor | None = None, bias: Tensor | None = None) -> dict[str, Tensor]:
+    def compute(
+        self, prototypes: Tensor | None = None, bias: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """The metrics of all samples so far; :attr:`absent` then says why others have no value.
 
         Args:
@@ -182,18 +200,25 @@ class NeuralCollapse(Metric):
         with torch.inference_mode(False), torch.no_grad():
             statistics = self._statistics()
             self._refuse(int(self.rejected))
-            prototypes = self._fitting("prototypes", prototypes, self._prototypes, (self.num_classes, self.dim))
+            prototypes = self._fitting(
+                "prototypes", prototypes, self._prototypes, (self.num_classes, self.dim)
+            )
             bias = self._fitting("bias", bias, self._bias, (self.num_classes,))
             if bias is not None and self.space != "raw":
-                raise ValueError("a bias must come with space='raw': on the sphere a classifier is the cosine alone")
+                raise ValueError(
+                    "a bias must come with space='raw': on the sphere a classifier is the cosine alone"
+                )
             lost = ~torch.isfinite(statistics.spreads)
             if bool(lost.any()):
-                raise ValueError(f"features must be finite; those of {named(lost)} hold NaN, infinity or too long ones")
+                raise ValueError(
+                    f"features must be finite; those of {named(lost)} hold NaN, infinity or too long ones"
+                )
             if self.classes == "present":
                 present = torch.nonzero(statistics.counts).flatten()
                 statistics = _chosen(statistics, present)
                 prototypes, bias = (
-                    None if part is None else part[present.to(part.device)] for part in (prototypes, bias)
+                    None if part is None else part[present.to(part.device)]
+                    for part in (prototypes, bias)
                 )
             suite = evaluate(Evidence(statistics, prototypes, bias, self.space), self.names)
         self.absent = suite.absent
@@ -252,12 +277,18 @@ class NeuralCollapse(Metric):
             )
 
     @staticmethod
-    def _fitting(name: str, given: Tensor | None, held: _Held, shape: tuple[int, ...]) -> Tensor | None:
+    def _fitting(
+        name: str, given: Tensor | None, held: _Held, shape: tuple[int, ...]
+    ) -> Tensor | None:
         value = held.get() if given is None else given
         if value is not None and tuple(value.shape) != shape:
             raise ValueError(f"{name} must have shape {shape}; got {tuple(value.shape)}")
-        if value is not None and not (value.is_floating_point() and bool(torch.isfinite(value).all())):
-            raise ValueError(f"{name} must be finite floating numbers; got {value.dtype}, or NaN or infinity")
+        if value is not None and not (
+            value.is_floating_point() and bool(torch.isfinite(value).all())
+        ):
+            raise ValueError(
+                f"{name} must be finite floating numbers; got {value.dtype}, or NaN or infinity"
+            )
         return value
 
     def _sync_dist(self, dist_sync_fn: Any = None, process_group: Any = None) -> None:  # noqa: ARG002
@@ -282,13 +313,22 @@ class NeuralCollapse(Metric):
                 return tensor
 
             total = summed(statistics.counts.clone())
-            means = summed(statistics.means * statistics.counts[:, None]) / total.clamp(min=1)[:, None]
-            statistics.recentre(means)
+            means = (
+                summed(statistics.means * statistics.counts[:, None]) / total.clamp(min=1)[:, None]
+            )
+            statistics.recenter(means)
             statistics.counts.copy_(total)
-            for tensor in (statistics.spreads, statistics.within, statistics.rejected, *(statistics.panels or ())):
+            for tensor in (
+                statistics.spreads,
+                statistics.within,
+                statistics.rejected,
+                *(statistics.panels or ()),
+            ):
                 if tensor is not None:
                     summed(tensor)
-            torch.distributed.all_reduce(statistics.resolution, op=torch.distributed.ReduceOp.MAX, group=group)
+            torch.distributed.all_reduce(
+                statistics.resolution, op=torch.distributed.ReduceOp.MAX, group=group
+            )
 
 
 def _borrowed(state: Tensor) -> bool:
@@ -307,7 +347,9 @@ def _chosen(statistics: ClassStatistics, classes: Tensor) -> ClassStatistics:
         means=statistics.means[classes],
         spreads=statistics.spreads[classes],
         within=statistics.within,
-        panels=None if statistics.panels is None else [panel[classes] for panel in statistics.panels],
+        panels=None
+        if statistics.panels is None
+        else [panel[classes] for panel in statistics.panels],
         resolution=statistics.resolution,
         rejected=statistics.rejected,
     )

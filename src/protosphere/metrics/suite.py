@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from protosphere.geometry.class_statistics import ClassStatistics, Space
-from protosphere.geometry.sphere import normalise
+from protosphere.geometry.sphere import normalize
 from protosphere.metrics import alignment, collapse, ranks
-from protosphere.metrics.definitions import DEFINITIONS
+from protosphere.metrics.catalog import DEFINITIONS
 from protosphere.metrics.frame import Frame, UndefinedMetricError
 from protosphere.metrics.information import Information, matrix_information
 
@@ -34,7 +34,7 @@ class Evidence:
         bias: of the head.
         space: where the statistics were taken.
         spectra: eigenvalues of each class's scatter, if they are not to come from the statistics.
-        scatter_of_means: the pooled scatter seen by the centred means, M S Mᵀ, likewise.
+        scatter_of_means: the pooled scatter seen by the centered means, M S Mᵀ, likewise.
         agreement: the share of samples on which the classifier and the nearest class mean agree.
     """
 
@@ -60,7 +60,9 @@ class Evidence:
         if self.space == "raw":
             return frame
         return Frame(
-            normalise(frame.vectors), frame.what, frame.vectors.new_tensor(torch.finfo(self.prototypes.dtype).eps)
+            normalize(frame.vectors),
+            frame.what,
+            frame.vectors.new_tensor(torch.finfo(self.prototypes.dtype).eps),
         )
 
     @cached_property
@@ -79,14 +81,18 @@ class Evidence:
     def published_information(self) -> Information:
         """MIR and HDR as the paper's authors computed them."""
         if self.space == "raw":
-            raise UndefinedMetricError("the published MIR and HDR are of unit features; the space is raw")
+            raise UndefinedMetricError(
+                "the published MIR and HDR are of unit features; the space is raw"
+            )
         return matrix_information(self.statistics, self.weights, self.means, form="published")
 
 
 def _agreement(evidence: Evidence) -> Tensor:
     evidence.weights  # noqa: B018  Without prototypes that is the reason.
     if evidence.agreement is None:
-        raise UndefinedMetricError("it needs a second look at the samples, which only measure() has")
+        raise UndefinedMetricError(
+            "it needs a second look at the samples, which only measure() has"
+        )
     return evidence.statistics.means.new_tensor(evidence.agreement)
 
 
@@ -108,8 +114,12 @@ _FORMULAS: dict[str, Callable[[Evidence], Tensor]] = {
     "nc2_gram_weights": lambda e: collapse.nc2_gram(e.weights),
     "gnc2_mean": lambda e: collapse.gnc2_mean(e.means),
     "gnc2_variance": lambda e: collapse.gnc2_variance(e.means),
-    "weight_class_alignment": lambda e: alignment.weight_class_alignment(e.weights, e.means, space=e.space),
-    "weight_instance_alignment": lambda e: alignment.weight_instance_alignment(e.statistics, e.weights),
+    "weight_class_alignment": lambda e: alignment.weight_class_alignment(
+        e.weights, e.means, space=e.space
+    ),
+    "weight_instance_alignment": lambda e: alignment.weight_instance_alignment(
+        e.statistics, e.weights
+    ),
     "nc3_cosine": lambda e: collapse.nc3_cosine(e.weights, e.means),
     "nc3_duality": lambda e: collapse.nc3_duality(e.weights, e.means),
     "unc3": lambda e: collapse.unc3(e.weights, e.means),
@@ -128,15 +138,17 @@ def evaluate(evidence: Evidence, names: Sequence[str]) -> Suite:
 
     Args:
         evidence: what they are calculated from.
-        names: which ones, as :func:`protosphere.metrics.definitions.select` gives them.
+        names: which ones, as :func:`protosphere.metrics.catalog.select` gives them.
 
     Returns:
-        Values in the order of the catalogue, and a reason for every name without a value.
+        Values in the order of the catalog, and a reason for every name without a value.
 
     Raises:
         ValueError: features or prototypes are too long or too short to be calculated with.
     """
-    _check_size("features", evidence.statistics.means.square().sum(1) + evidence.statistics.variances())
+    _check_size(
+        "features", evidence.statistics.means.square().sum(1) + evidence.statistics.variances()
+    )
     if evidence.prototypes is not None and evidence.space == "raw":
         _check_size("prototypes", evidence.prototypes.detach().double().square().sum(1))
     values: dict[str, Tensor] = {}
@@ -153,4 +165,6 @@ def _check_size(what: str, squares: Tensor) -> None:
     """Raise ValueError where fourth powers of lengths, which some metrics take, would leave the range of float64."""
     largest = float(squares.max()) if len(squares) else 0.0
     if not (largest == 0 or 1e-140 < largest < 1e140):
-        raise ValueError(f"{what} must have lengths between 1e-70 and 1e70, so rescale them; got {largest**0.5:.1e}")
+        raise ValueError(
+            f"{what} must have lengths between 1e-70 and 1e70, so rescale them; got {largest**0.5:.1e}"
+        )

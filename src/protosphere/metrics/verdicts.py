@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from protosphere.metrics.definitions import Condition, Sign, at_collapse, attainable
+from protosphere.metrics.catalog import Condition, Sign, at_collapse, attainable
 
 Answer = Literal["yes", "nearly", "partly", "no", "not measured"]
 _ANSWERS: tuple[Answer, ...] = ("yes", "nearly", "partly", "no")
@@ -44,7 +44,9 @@ class _Rule:
 
 def _angle(value: float) -> str:
     degrees = math.degrees(math.acos(max(-1.0, min(1.0, 1 - value))))
-    return f"a prototype and the mean of its class, seen from the centre, stand {degrees:.1f}° apart"
+    return (
+        f"a prototype and the mean of its class, seen from the center, stand {degrees:.1f}° apart"
+    )
 
 
 _RULES = (
@@ -53,7 +55,9 @@ _RULES = (
         "Does each class gather at one point?",
         "nc1_ratio",
         (0.01, 0.1, 0.5),
-        lambda value: f"the variance of samples within classes is {_times(value)} that between class means",
+        lambda value: (
+            f"the variance of samples within classes is {_times(value)} that between class means"
+        ),
     ),
     _Rule(
         "NC2",
@@ -62,7 +66,9 @@ _RULES = (
         (0.02, 0.05, 0.15),
         lambda value: f"cosines between class means are {value:.3f} from the ideal on average",
     ),
-    _Rule("NC3", "Does each prototype point at its class?", "nc3_cosine", (0.01, 0.05, 0.3), _angle),
+    _Rule(
+        "NC3", "Does each prototype point at its class?", "nc3_cosine", (0.01, 0.05, 0.3), _angle
+    ),
     _Rule(
         "NC4",
         "Does the classifier simply pick the nearest class mean?",
@@ -98,13 +104,27 @@ def verdicts(
     found = [_judge(rule, values, absent, num_classes, dim, sign) for rule in _RULES]
     ratio = values.get("nc1_ratio")
     # Means of n samples of one cloud differ by 1/n of its variance.
-    if samples is not None and ratio is not None and found[1].value is not None and ratio > samples / num_classes / 3:
-        found[1] = replace(found[1], answer="no", sentence="class means differ hardly more than they would by chance")
+    if (
+        samples is not None
+        and ratio is not None
+        and found[1].value is not None
+        and ratio > samples / num_classes / 3
+    ):
+        found[1] = replace(
+            found[1],
+            answer="no",
+            sentence="class means differ hardly more than they would by chance",
+        )
     return found
 
 
 def _judge(
-    rule: _Rule, values: Mapping[str, float], absent: Mapping[str, str], num_classes: int, dim: int, sign: Sign
+    rule: _Rule,
+    values: Mapping[str, float],
+    absent: Mapping[str, str],
+    num_classes: int,
+    dim: int,
+    sign: Sign,
 ) -> Verdict:
     value = values.get(rule.metric)
     answer: Answer = "not measured"
@@ -117,7 +137,9 @@ def _judge(
             if num_classes == 2:
                 sentence = "two class means always lie opposite each other"
             if dim < num_classes - 1:
-                sentence += f"; {dim} dimensions have no room for {num_classes} classes at equal angles"
+                sentence += (
+                    f"; {dim} dimensions have no room for {num_classes} classes at equal angles"
+                )
     return Verdict(
         rule.condition,
         rule.question,
@@ -130,7 +152,9 @@ def _judge(
     )
 
 
-def _whole_frame(answer: Answer, sentence: str, values: Mapping[str, float], directions: int) -> tuple[Answer, str]:
+def _whole_frame(
+    answer: Answer, sentence: str, values: Mapping[str, float], directions: int
+) -> tuple[Answer, str]:
     """Small cosines are not all: those of many random classes are small too, but fill the directions unevenly."""
     grades = [answer]
     if (rank := values.get("inter_effective_rank")) is not None:
@@ -138,7 +162,7 @@ def _whole_frame(answer: Answer, sentence: str, values: Mapping[str, float], dir
         sentence += f", they fill {rank:.1f} of {directions} directions"
     if (lengths := values.get("nc2_norms")) is not None:
         grades.append(_grade(lengths, (0.02, 0.1, 0.3)))
-        sentence += f", and their distances from the centre differ by {100 * lengths:.1f} %"
+        sentence += f", and their distances from the center differ by {100 * lengths:.1f} %"
     return max(grades, key=_ANSWERS.index), sentence
 
 

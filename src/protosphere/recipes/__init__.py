@@ -1,1 +1,1 @@
-"""Recipes: decisions as frozen values, a catalogue of them, and how they become objects."""
+"""Recipes: decisions as frozen values, a catalog of them, and how they become objects."""

@@ -9,13 +9,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protosphere.classifiers import CosineClassifier, FixedFrameClassifier, LinearClassifier, MeanClassifier
-from protosphere.data.feeds import Feed, MemoryFeed
+from protosphere.classifiers import (
+    CosineClassifier,
+    FixedFrameClassifier,
+    LinearClassifier,
+    MeanClassifier,
+)
+from protosphere.data.augmentation import Augmentation
+from protosphere.data.datasets import DataError, ImageSet, Part, Source, hold_out, load, synthetic
 from protosphere.data.folders import IMAGENET_MEAN, IMAGENET_STD, FileFeed, ImageFiles, load_folder
-from protosphere.data.pipeline import Augmentation
-from protosphere.data.sources import DataError, ImageSet, Part, Source, hold_out, load, synthetic
+from protosphere.data.loaders import Feed, MemoryFeed
 from protosphere.encoders import backbone, neck, projection
-from protosphere.losses import dot_regression_loss, nonl_loss, normface_loss, ntce_loss, prototype_loss, scl_loss
+from protosphere.losses import (
+    dot_regression_loss,
+    nonl_loss,
+    normface_loss,
+    ntce_loss,
+    prototype_loss,
+    scl_loss,
+)
 from protosphere.recipes import schema
 from protosphere.training import Objective, Schedule, Settings
 from protosphere.training.objective import Loss
@@ -27,7 +39,10 @@ _SAMPLES = {"scl": scl_loss, "proto": prototype_loss}
 
 
 def build_source(
-    recipe: schema.Recipe, *, download: bool = False, tested: Literal["as trained", "test"] = "as trained"
+    recipe: schema.Recipe,
+    *,
+    download: bool = False,
+    tested: Literal["as trained", "test"] = "as trained",
 ) -> Source:
     """The data, with the validation part in the test's place where the recipe holds one out.
 
@@ -42,8 +57,13 @@ def build_source(
     source = _source(recipe.data, recipe.seed, download=download)
     counts = torch.bincount(source.train.labels, minlength=source.train.num_classes)
     if not bool(counts.all()):
-        names = [source.train.class_names[index] for index in torch.nonzero(counts == 0).flatten().tolist()]
-        raise DataError(f"every class must have training images; {names[0]} has none ({len(names)} such classes)")
+        names = [
+            source.train.class_names[index]
+            for index in torch.nonzero(counts == 0).flatten().tolist()
+        ]
+        raise DataError(
+            f"every class must have training images; {names[0]} has none ({len(names)} such classes)"
+        )
     if not recipe.data.validation_share:
         return source
     if tested == "test" and not len(source.test):
@@ -54,18 +74,26 @@ def build_source(
 
 def _source(data: schema.Data, seed: int, *, download: bool) -> Source:
     if data.source == "synthetic":
-        return synthetic(data.num_classes, samples=data.samples, resolution=data.resolution, seed=seed)
+        return synthetic(
+            data.num_classes, samples=data.samples, resolution=data.resolution, seed=seed
+        )
     if data.source == "folder":
         assert data.path is not None  # The schema has seen to it.
         parts = load_folder(
-            data.path, classes=data.classes, test_part="optional" if data.validation_share else "needed"
+            data.path,
+            classes=data.classes,
+            test_part="optional" if data.validation_share else "needed",
         )
         return Source(Path(data.path).name, *parts)
     return load(data.source, root=data.root, path=data.path, download=download)
 
 
 def build_feeds(
-    recipe: schema.Recipe, source: Source, device: torch.device | str, *, statistics: Statistics | None = None
+    recipe: schema.Recipe,
+    source: Source,
+    device: torch.device | str,
+    *,
+    statistics: Statistics | None = None,
 ) -> tuple[Feed, Feed]:
     """The training and the test images, on their way to a device.
 
@@ -73,35 +101,48 @@ def build_feeds(
         recipe: what is done to them.
         source: the images.
         device: where they go.
-        statistics: what they are normalised by; else that of the training part, for folders that of ImageNet.
+        statistics: what they are normalized by; else that of the training part, for folders that of ImageNet.
     """
     train, test = source.train, source.test
-    if train.channels == 1 and (any(recipe.views.jitter) or recipe.views.grey_probability):
-        raise schema.RecipeError("views.jitter and views.grey_probability are for images in colour; these are grey")
-    augmentation = build_augmentation(recipe, *(statistics or normalisation(train)))
+    if train.channels == 1 and (any(recipe.views.jitter) or recipe.views.gray_probability):
+        raise schema.RecipeError(
+            "views.jitter and views.gray_probability are for images in color; these are gray"
+        )
+    augmentation = build_augmentation(recipe, *(statistics or normalization(train)))
     first, second = (_feed(part, augmentation, device, recipe) for part in (train, test))
     return first, second
 
 
-def normalisation(part: Part) -> Statistics:
-    """Mean and standard deviation of each channel that images are normalised by."""
-    return part.channel_statistics() if isinstance(part, ImageSet) else (IMAGENET_MEAN, IMAGENET_STD)
-
-
-def build_augmentation(recipe: schema.Recipe, mean: Sequence[float], std: Sequence[float]) -> Augmentation:
-    """What is done to images."""
-    views = recipe.views
-    return Augmentation(
-        **views.model_dump(exclude={"count"}), blur_kernel=_blur_kernel(views.size), mean=tuple(mean), std=tuple(std)
+def normalization(part: Part) -> Statistics:
+    """Mean and standard deviation of each channel that images are normalized by."""
+    return (
+        part.channel_statistics() if isinstance(part, ImageSet) else (IMAGENET_MEAN, IMAGENET_STD)
     )
 
 
-def _feed(part: Part, augmentation: Augmentation, device: torch.device | str, recipe: schema.Recipe) -> Feed:
+def build_augmentation(
+    recipe: schema.Recipe, mean: Sequence[float], std: Sequence[float]
+) -> Augmentation:
+    """What is done to images."""
+    views = recipe.views
+    return Augmentation(
+        **views.model_dump(exclude={"count"}),
+        blur_kernel=_blur_kernel(views.size),
+        mean=tuple(mean),
+        std=tuple(std),
+    )
+
+
+def _feed(
+    part: Part, augmentation: Augmentation, device: torch.device | str, recipe: schema.Recipe
+) -> Feed:
     views = recipe.views.count
     if isinstance(part, ImageSet):
         return MemoryFeed(part.to(device), augmentation, views=views)
     assert isinstance(part, ImageFiles)
-    return FileFeed(part, augmentation, device=torch.device(device), views=views, workers=recipe.data.workers)
+    return FileFeed(
+        part, augmentation, device=torch.device(device), views=views, workers=recipe.data.workers
+    )
 
 
 def _blur_kernel(size: int) -> int:
@@ -133,7 +174,9 @@ def _width(body: nn.Module, recipe: schema.Recipe, channels: int) -> int:
         ) from None
     body.train()
     if features.ndim != 2:
-        raise schema.RecipeError(f"encoder.backbone must give a vector an image; {recipe.encoder.backbone} does not")
+        raise schema.RecipeError(
+            f"encoder.backbone must give a vector an image; {recipe.encoder.backbone} does not"
+        )
     return int(features.shape[1])
 
 
@@ -141,7 +184,7 @@ def build_settings(
     recipe: schema.Recipe, *, device: torch.device | str = "cpu", report_every: int | None = None
 ) -> Settings:
     """How to train on a device."""
-    how = recipe.optimisation
+    how = recipe.optimization
     schedule = Schedule(
         how.rate,
         how.epochs,
@@ -205,7 +248,9 @@ def _loss(loss: schema.Loss) -> Loss:
 
         def cross_entropy(features: Tensor, head: nn.Module, labels: Tensor) -> Tensor:
             with torch.autocast(features.device.type, enabled=False):
-                return F.cross_entropy(head(features.float()), labels, label_smoothing=loss.label_smoothing)
+                return F.cross_entropy(
+                    head(features.float()), labels, label_smoothing=loss.label_smoothing
+                )
 
         return cross_entropy
     if loss.kind == "etf-dr":
@@ -214,4 +259,6 @@ def _loss(loss: schema.Loss) -> Loss:
         between = _SAMPLES[loss.kind]
         return lambda features, _, labels: between(features, labels, temperature=loss.temperature)
     contrast = _CONTRASTS[loss.kind]
-    return lambda features, head, labels: contrast(features, head.prototypes, labels, temperature=loss.temperature)  # type: ignore[arg-type]
+    return lambda features, head, labels: contrast(
+        features, head.prototypes, labels, temperature=loss.temperature
+    )  # type: ignore[arg-type]

@@ -1,9 +1,19 @@
-"""The catalogue: recipes by name, each family a function of the loss whose docstring says what to expect."""
+"""The catalog: recipes by name, each family a function of the loss whose docstring says what to expect."""
 
 import difflib
 from collections.abc import Callable
 
-from protosphere.recipes.schema import Data, Encoder, Loss, LossKind, Optimisation, Probe, Recipe, RecipeError, Views
+from protosphere.recipes.schema import (
+    Data,
+    Encoder,
+    Loss,
+    LossKind,
+    Optimization,
+    Probe,
+    Recipe,
+    RecipeError,
+    Views,
+)
 
 CLASSIFIER_LOSSES: tuple[LossKind, ...] = ("ce", "normface", "ntce", "nonl", "etf-dr")
 CONTRASTIVE_LOSSES: tuple[LossKind, ...] = ("scl", "proto")
@@ -26,7 +36,7 @@ def _digits(loss: LossKind) -> Recipe:
         data=Data(source="digits"),
         encoder=Encoder(backbone="small", stem="imagenet"),
         loss=Loss(kind=loss, temperature=0.2),
-        optimisation=Optimisation(epochs=15, batch=64, rate=0.1, weight_decay=5e-4),
+        optimization=Optimization(epochs=15, batch=64, rate=0.1, weight_decay=5e-4),
         views=Views(size=8, crop="padded", padding=1, flip=0.0),
         probe=Probe(epochs=20, batch=64, rate=0.5, milestones=(12, 15, 18)),
         evaluate_every=5,
@@ -39,7 +49,7 @@ def _cifar(loss: LossKind, classes: int) -> Recipe:
         name=f"cifar{classes}-{loss}",
         data=Data(source="cifar10" if classes == 10 else "cifar100"),
         loss=Loss(kind=loss, temperature=_TEMPERATURES[classes].get(loss, 0.1)),
-        optimisation=Optimisation(precision="bfloat16"),
+        optimization=Optimization(precision="bfloat16"),
     )
 
 
@@ -66,7 +76,9 @@ def _cifar100_strong(loss: LossKind) -> Recipe:
         name=f"cifar100-strong-{loss}",
         data=Data(source="cifar100"),
         loss=Loss(kind=loss, temperature=_TEMPERATURES[100].get(loss, 0.1)),
-        optimisation=Optimisation(epochs=200, batch=128, rate=0.1, weight_decay=5e-4, precision="bfloat16"),
+        optimization=Optimization(
+            epochs=200, batch=128, rate=0.1, weight_decay=5e-4, precision="bfloat16"
+        ),
         views=Views(crop="padded"),
     )
 
@@ -74,7 +86,9 @@ def _cifar100_strong(loss: LossKind) -> Recipe:
 def _cifar100_strong_smooth() -> Recipe:
     """The strong recipe for cross-entropy with label smoothing 0.1; not measured here."""
     plain = _cifar100_strong("ce")
-    return plain.model_copy(update={"name": "cifar100-strong-ce-smooth", "loss": Loss(kind="ce", label_smoothing=0.1)})
+    return plain.model_copy(
+        update={"name": "cifar100-strong-ce-smooth", "loss": Loss(kind="ce", label_smoothing=0.1)}
+    )
 
 
 def _with_batchnorm(name: str) -> Callable[[], Recipe]:
@@ -90,18 +104,25 @@ def _with_batchnorm(name: str) -> Callable[[], Recipe]:
     return make
 
 
-def _imagenet(name: str, loss: LossKind, *, backbone: str, batch: int, temperature: float) -> Recipe:
+def _imagenet(
+    name: str, loss: LossKind, *, backbone: str, batch: int, temperature: float
+) -> Recipe:
     classes = None if name == "imagenet1k" else "data/imagenet100.txt"
     return Recipe(
         name=name,
         data=Data(source="folder", path="data/imagenet", classes=classes),
         encoder=Encoder(backbone=backbone, stem="imagenet"),
         loss=Loss(kind=loss, temperature=temperature),
-        optimisation=Optimisation(
+        optimization=Optimization(
             epochs=500, batch=batch, rate=0.1 * batch / 256, warmup_epochs=10, precision="bfloat16"
         ),
         views=Views(size=224),
-        probe=Probe(epochs=90, batch=1024, rate=2.0 if name == "imagenet100" else 0.8, milestones=(30, 60, 80)),
+        probe=Probe(
+            epochs=90,
+            batch=1024,
+            rate=2.0 if name == "imagenet100" else 0.8,
+            milestones=(30, 60, 80),
+        ),
         evaluate_every=25,
         save_every=1,
         metrics="cheap",
@@ -142,8 +163,10 @@ def _digits_contrastive(loss: LossKind) -> Recipe:
     plain = _digits(loss)
     return plain.model_copy(
         update={
-            "optimisation": plain.optimisation.model_copy(update={"rate": 0.05}),
-            "encoder": Encoder(backbone="small", stem="imagenet", projection="mlp", projection_dim=32),
+            "optimization": plain.optimization.model_copy(update={"rate": 0.05}),
+            "encoder": Encoder(
+                backbone="small", stem="imagenet", projection="mlp", projection_dim=32
+            ),
             "views": plain.views.model_copy(update={"count": 2}),
         }
     )
@@ -155,15 +178,18 @@ def _cifar_contrastive(classes: int) -> Family:
         return plain.model_copy(
             update={
                 "encoder": Encoder(projection="mlp"),
-                "optimisation": plain.optimisation.model_copy(update={"rate": 0.05}),
-                "views": Views(count=2, jitter=_JITTER, grey_probability=0.2),
+                "optimization": plain.optimization.model_copy(update={"rate": 0.05}),
+                "views": Views(count=2, jitter=_JITTER, gray_probability=0.2),
             }
         )
 
     paper = {10: "95.0", 100: "73.9"}[classes]
-    here = {10: "not measured here", 100: "measured here with 120 epochs instead, one seed: 68.7 %"}[classes]
+    here = {
+        10: "not measured here",
+        100: "measured here with 120 epochs instead, one seed: 68.7 %",
+    }[classes]
     family.__doc__ = (
-        f"CIFAR-{classes}, contrastive, as in the paper: two views with colour jitter, ResNet-18 and a projection of "
+        f"CIFAR-{classes}, contrastive, as in the paper: two views with color jitter, ResNet-18 and a projection of "
         f"512–512–128, 1000 epochs, batch 512, SGD 0.05; the classifier is class means. The paper: {paper} % for scl; "
         f"{here}."
     )
@@ -180,14 +206,18 @@ def _imagenet_contrastive(name: str) -> Family:
             update={
                 "name": f"{name}-{loss}",
                 "encoder": Encoder(backbone="resnet50", stem="imagenet", projection="mlp"),
-                "optimisation": plain.optimisation.model_copy(update=how),
-                "views": Views(size=224, count=2, jitter=_JITTER, grey_probability=0.2, blur_probability=0.5),
+                "optimization": plain.optimization.model_copy(update=how),
+                "views": Views(
+                    size=224, count=2, jitter=_JITTER, gray_probability=0.2, blur_probability=0.5
+                ),
             }
         )
 
-    title, paper = {"imagenet100": ("ImageNet-100", "86.8"), "imagenet1k": ("ImageNet-1K", "75.1")}[name]
+    title, paper = {"imagenet100": ("ImageNet-100", "86.8"), "imagenet1k": ("ImageNet-1K", "75.1")}[
+        name
+    ]
     family.__doc__ = (
-        f"{title}, contrastive, as in the paper: two views with colour jitter and blur, ResNet-50 and a projection of "
+        f"{title}, contrastive, as in the paper: two views with color jitter and blur, ResNet-50 and a projection of "
         f"2048–2048–128, 500 epochs; the classifier is class means. The paper has {paper} % for scl; not measured here."
     )
     return family
@@ -198,10 +228,18 @@ FAMILIES: dict[str, Family] = {
     "cifar10": _cifar10,
     "cifar100": _cifar100,
     "cifar100-strong": _cifar100_strong,
-    "imagenet100": _imagenet100("resnet50", "ce 84.4, etf-dr 84.5, normface 84.4, ntce 84.7, nonl 84.9"),
-    "imagenet100-resnet101": _imagenet100("resnet101", "ce 85.3, normface 85.4, ntce 85.4, nonl 85.5"),
-    "imagenet100-resnet152": _imagenet100("resnet152", "ce 85.5, normface 85.6, ntce 85.4, nonl 85.8"),
-    "imagenet1k": _imagenet1k(2048, "ce 75.4, etf-dr 75.4 (at its best batch), normface 75.6, ntce 76.0, nonl 75.0"),
+    "imagenet100": _imagenet100(
+        "resnet50", "ce 84.4, etf-dr 84.5, normface 84.4, ntce 84.7, nonl 84.9"
+    ),
+    "imagenet100-resnet101": _imagenet100(
+        "resnet101", "ce 85.3, normface 85.4, ntce 85.4, nonl 85.5"
+    ),
+    "imagenet100-resnet152": _imagenet100(
+        "resnet152", "ce 85.5, normface 85.6, ntce 85.4, nonl 85.8"
+    ),
+    "imagenet1k": _imagenet1k(
+        2048, "ce 75.4, etf-dr 75.4 (at its best batch), normface 75.6, ntce 76.0, nonl 75.0"
+    ),
     "imagenet1k-4096": _imagenet1k(4096, "ce 75.4, normface 76.4, ntce 76.7, nonl 76.2"),
     "imagenet1k-8192": _imagenet1k(8192, "ce 75.1, normface 76.3, ntce 76.7, nonl 76.5"),
 }
@@ -214,7 +252,8 @@ CONTRASTIVE_FAMILIES: dict[str, Family] = {
 }
 # Recipes that are no member of a family.
 SINGLE: dict[str, Callable[[], Recipe]] = {"cifar100-strong-ce-smooth": _cifar100_strong_smooth} | {
-    f"{name}-etf-dr-batchnorm": _with_batchnorm(name) for name in ("cifar10", "cifar100", "imagenet100", "imagenet1k")
+    f"{name}-etf-dr-batchnorm": _with_batchnorm(name)
+    for name in ("cifar10", "cifar100", "imagenet100", "imagenet1k")
 }
 
 
@@ -240,7 +279,10 @@ def recipe(name: str) -> Recipe:
     Raises:
         RecipeError: there is none.
     """
-    for families, losses in ((FAMILIES, CLASSIFIER_LOSSES), (CONTRASTIVE_FAMILIES, CONTRASTIVE_LOSSES)):
+    for families, losses in (
+        (FAMILIES, CLASSIFIER_LOSSES),
+        (CONTRASTIVE_FAMILIES, CONTRASTIVE_LOSSES),
+    ):
         for family, make in families.items():
             for loss in losses:
                 if name == f"{family}-{loss}":

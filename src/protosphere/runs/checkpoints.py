@@ -13,7 +13,9 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from protosphere.runs.folder import RunFolderError, sync_folder, write_atomically
+from protosphere.runs.folder import RunFolderError
+from protosphere.storage.atomic import reason, sync_folder, write_atomically
+from protosphere.storage.errors import StorageError
 
 _KEPT = 2
 _LOG = logging.getLogger("protosphere")
@@ -33,7 +35,9 @@ class Checkpoint(NamedTuple):
     state: dict[str, Any]
 
 
-def save_checkpoint(folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
+def save_checkpoint(
+    folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping[str, Any]
+) -> Path:
     """Save a checkpoint; it appears whole, or not at all. Older ones but the last go.
 
     Args:
@@ -46,7 +50,7 @@ def save_checkpoint(folder: Path, step: int, weights: Mapping[str, Tensor], stat
         Where it is.
 
     Raises:
-        RunFolderError: it could not be written; earlier checkpoints are as they were.
+        StorageError: it could not be written; earlier checkpoints are as they were.
     """
     final = folder / _name(step)
     part = folder / f".{final.name}.part"
@@ -61,15 +65,17 @@ def save_checkpoint(folder: Path, step: int, weights: Mapping[str, Tensor], stat
         for name, content in files.items():
             write_atomically(part / name, content)
         sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        write_atomically(part / "checkpoint.json", json.dumps({"step": step, "sha256": sums}).encode())
+        write_atomically(
+            part / "checkpoint.json", json.dumps({"step": step, "sha256": sums}).encode()
+        )
         if final.exists():
             shutil.rmtree(final)
         part.replace(final)
         sync_folder(folder)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
-        raise RunFolderError(f"{final} must be written; {(error.strerror or 'that failed').lower()}") from error
-    except RunFolderError:
+        raise StorageError(f"cannot write {final}: {reason(error)}") from error
+    except StorageError:
         shutil.rmtree(part, ignore_errors=True)
         raise
     for old in _steps(folder)[:-_KEPT]:
@@ -114,6 +120,8 @@ def _load(path: Path) -> Checkpoint:
             if hashlib.file_digest(file, "sha256").hexdigest() != expected:
                 raise RunFolderError(f"{name} in {path} must be what was written; it has changed")
     if path.name != _name(int(manifest["step"])):
-        raise RunFolderError(f"{path} must be of the step that it names; it is of {manifest['step']}")
+        raise RunFolderError(
+            f"{path} must be of the step that it names; it is of {manifest['step']}"
+        )
     state = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
     return Checkpoint(int(manifest["step"]), load_file(path / "weights.safetensors"), state)

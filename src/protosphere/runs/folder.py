@@ -17,45 +17,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from protosphere.storage.atomic import reason, temporary_path, write_atomically
+from protosphere.storage.errors import StorageError
+
 Record: TypeAlias = Mapping[str, Any]
 
 
 class RunFolderError(ValueError):
     """A run folder cannot be used; the sentence says why."""
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, and have it on the disk when this returns."""
-    temporary = _part(path)
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        with suppress(OSError):  # A disk that has become read-only lets nothing go either.
-            temporary.unlink(missing_ok=True)
-        raise RunFolderError(f"{path} must be written; {_reason(error)}") from error
-
-
-def sync_folder(path: Path) -> None:
-    """Have the names in a folder on the disk too."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _part(path: Path) -> Path:
-    """What a file is called until it is whole."""
-    return path.with_name(f".{path.name}.part")
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or "that failed").lower()
 
 
 def _differs(one: str, other: str) -> str | None:
@@ -101,15 +70,21 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             file = (self.path / ".lock").open("a+")
         except OSError as error:
-            raise RunFolderError(f"{self.path} must be a folder to write to; {_reason(error)}") from None
+            raise RunFolderError(
+                f"{self.path} must be a folder to write to; {reason(error)}"
+            ) from None
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 file.seek(0)
                 holder = file.read().strip() or "unknown"
-                raise RunFolderError(f"{self.path} must be free; process {holder} is using it") from None
-            with suppress(OSError):  # On a full disk the lock holds all the same, and only its holder's name is lost.
+                raise RunFolderError(
+                    f"{self.path} must be free; process {holder} is using it"
+                ) from None
+            with suppress(
+                OSError
+            ):  # On a full disk the lock holds all the same, and only its holder's name is lost.
                 file.truncate(0)
                 file.write(str(os.getpid()))
                 file.flush()
@@ -128,12 +103,18 @@ class RunFolder:
             RunFolderError: the folder holds another recipe, or things that are no run.
         """
         if self.recipe.exists():
-            if (self.path / "machine.json").exists() and not self.records() and not any(self.checkpoints.glob("*")):
+            if (
+                (self.path / "machine.json").exists()
+                and not self.records()
+                and not any(self.checkpoints.glob("*"))
+            ):
                 self.write_recipe(recipe)
                 return
             how = differs(self.recipe.read_text(encoding="utf-8", errors="replace"), recipe)
             if how is not None:
-                raise RunFolderError(f"{self.path} must be a run of this recipe; it holds another one: {how}")
+                raise RunFolderError(
+                    f"{self.path} must be a run of this recipe; it holds another one: {how}"
+                )
             return
         self._refuse_foreign()
         self.path.mkdir(parents=True, exist_ok=True)
@@ -146,14 +127,19 @@ class RunFolder:
     def _refuse_foreign(self) -> None:
         if self.recipe.exists() or not self.path.is_dir():
             return
-        own = {".lock", _part(self.recipe).name}  # The part is of a process that died while it wrote it.
+        own = {
+            ".lock",
+            temporary_path(self.recipe).name,
+        }  # The part is of a process that died while it wrote it.
         foreign = sorted(entry.name for entry in self.path.iterdir() if entry.name not in own)
         if foreign:
             raise RunFolderError(f"{self.path} must be empty or a run; it holds {foreign[0]}")
 
     def write_json(self, name: str, content: Any) -> None:
         """Write facts, whole or not at all."""
-        write_atomically(self.path / name, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+        write_atomically(
+            self.path / name, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+        )
 
     def read_json(self, name: str) -> Any:
         """Read facts.
@@ -177,14 +163,16 @@ class RunFolder:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise RunFolderError(f"{self.metrics} must be written; {_reason(error)}") from error
+            raise StorageError(f"cannot write {self.metrics}: {reason(error)}") from error
 
     def records(self) -> list[dict[str, Any]]:
         """The metrics logged so far; the last of each ``kind`` and ``step``, and nothing that was cut off."""
         if not self.metrics.exists():
             return []
         found: dict[Any, dict[str, Any]] = {}
-        for number, line in enumerate(self.metrics.read_text(encoding="utf-8", errors="replace").splitlines()):
+        for number, line in enumerate(
+            self.metrics.read_text(encoding="utf-8", errors="replace").splitlines()
+        ):
             try:
                 record = json.loads(line)
             except json.JSONDecodeError:

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from protosphere.data.feeds import Feed, whole_batches
+from protosphere.data.loaders import Feed, whole_batches
 from protosphere.runs.checkpoints import Checkpoint
+from protosphere.training.config import Settings
 from protosphere.training.objective import Objective
 from protosphere.training.schedules import Schedule
-from protosphere.training.settings import Settings
-from protosphere.training.steps import Steps
+from protosphere.training.step import Steps
 
-# No loss of a network that learns comes near: ln K for a guess, 2/τ beyond it for the normalised ones.
+# No loss of a network that learns comes near: ln K for a guess, 2/τ beyond it for the normalized ones.
 _EXPLODED = 1e5
 
 
@@ -105,22 +105,31 @@ def train(
             rate = settings.schedule.at(step, steps_per_epoch=per_epoch)
             losses[place] = steps.take(parts, step=step, rate=rate)
             done, end, stopping = step + 1, place + 1 == per_epoch, stop()
-            if not (end or stopping or (settings.report_every and done % settings.report_every == 0)):
+            if not (
+                end or stopping or (settings.report_every and done % settings.report_every == 0)
+            ):
                 continue
             loss = _mean(losses[: place + 1].cpu(), done, per_epoch, settings.schedule)
             if end or stopping:
                 _see_that_finite(objective.state_dict(), done, rate)
             seconds = time.perf_counter() - begun
             spent, taken = spent + seconds, taken + done - since
-            speed = min(settings.batch, len(feed)) * (taken / spent if end else (done - since) / seconds)
+            speed = min(settings.batch, len(feed)) * (
+                taken / spent if end else (done - since) / seconds
+            )
 
             def checkpoint(
                 seen: Tensor = losses[: 0 if end else place + 1],
             ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-                return objective.state_dict(), steps.state() | {"losses": seen.cpu(), "samples": len(feed)}
+                return objective.state_dict(), steps.state() | {
+                    "losses": seen.cpu(),
+                    "samples": len(feed),
+                }
 
             averaged = nullcontext if steps.average is None else steps.average.applied
-            yield Progress(done, done / per_epoch, loss, rate, speed, end, stopping, checkpoint, averaged)
+            yield Progress(
+                done, done / per_epoch, loss, rate, speed, end, stopping, checkpoint, averaged
+            )
             if stopping:
                 return
             begun, since = time.perf_counter(), done
@@ -143,7 +152,9 @@ def _mean(losses: Tensor, done: int, per_epoch: int, schedule: Schedule) -> floa
 def _see_that_finite(weights: dict[str, Tensor], done: int, rate: float) -> None:
     """Raise TrainingError where weights are no numbers: the next loss would show it, but they are to be saved now."""
     floating = {name: value for name, value in weights.items() if value.is_floating_point()}
-    if bool(torch.isfinite(torch.nn.utils.get_total_norm(list(floating.values()), torch.inf))):  # All at once.
+    if bool(
+        torch.isfinite(torch.nn.utils.get_total_norm(list(floating.values()), torch.inf))
+    ):  # All at once.
         return
     for name, value in floating.items():
         if not bool(torch.isfinite(value).all()):

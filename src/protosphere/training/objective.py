@@ -24,7 +24,9 @@ class Objective(nn.Module):
         self.head = head
         self.loss = loss
 
-    def forward(self, images: Float[Tensor, "samples ..."], labels: Integer[Tensor, "samples"]) -> Float[Tensor, ""]:
+    def forward(
+        self, images: Float[Tensor, "samples ..."], labels: Integer[Tensor, "samples"]
+    ) -> Float[Tensor, ""]:
         """The loss of a batch."""
         return self.loss(self.encoder(images), self.head, labels)
 

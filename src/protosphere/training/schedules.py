@@ -37,7 +37,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if not self.rate > 0 or self.epochs < 1:
-            raise ValueError(f"a schedule needs a positive rate and an epoch; got {self.rate} and {self.epochs}")
+            raise ValueError(
+                f"a schedule needs a positive rate and an epoch; got {self.rate} and {self.epochs}"
+            )
         if not 0 <= self.warmup_epochs < self.epochs:
             raise ValueError(
                 f"the warm-up must be shorter than the run, {self.epochs} epochs; got {self.warmup_epochs}"
@@ -50,7 +52,9 @@ class Schedule:
         if self.kind == "constant":
             return self.rate
         if self.kind == "steps":
-            return float(self.rate * self.gamma ** sum(epoch >= milestone for milestone in self.milestones))
+            return float(
+                self.rate * self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
+            )
         least = self.rate * self.final_share
         return least + (self.rate - least) * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
 

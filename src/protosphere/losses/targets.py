@@ -33,10 +33,16 @@ class Samples(NamedTuple):
 
     def key_log_weights(self, like: Tensor) -> Float[Tensor, "samples"] | None:
         """Log-weights that take the ignored samples out of a sum over samples."""
-        return None if self.all_kept else like.new_zeros(len(self.kept)).masked_fill(~self.kept, -torch.inf)
+        return (
+            None
+            if self.all_kept
+            else like.new_zeros(len(self.kept)).masked_fill(~self.kept, -torch.inf)
+        )
 
 
-def read_labels(labels: Tensor, *, samples: int, num_classes: int | None, ignore_index: int) -> Samples:
+def read_labels(
+    labels: Tensor, *, samples: int, num_classes: int | None, ignore_index: int
+) -> Samples:
     """Check the labels of a batch and take them apart.
 
     Raises:
@@ -47,7 +53,9 @@ def read_labels(labels: Tensor, *, samples: int, num_classes: int | None, ignore
     if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
         raise ValueError(f"ignore_index must be an integer; got {ignore_index!r}")
     if labels.shape != (samples,):
-        raise ValueError(f"labels must hold one class index per sample, shape ({samples},); got {tuple(labels.shape)}")
+        raise ValueError(
+            f"labels must hold one class index per sample, shape ({samples},); got {tuple(labels.shape)}"
+        )
     if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
         raise ValueError(f"labels must be integers; got {labels.dtype}")
     labels = labels.long()
@@ -83,7 +91,11 @@ def check_prototypes(features: Tensor, prototypes: Tensor) -> None:
     check_features(features)
     if not isinstance(prototypes, Tensor):
         raise ValueError(f"prototypes must be a tensor; got {type(prototypes).__name__}")
-    if prototypes.ndim != 2 or not prototypes.dtype.is_floating_point or prototypes.shape[1] != features.shape[1]:
+    if (
+        prototypes.ndim != 2
+        or not prototypes.dtype.is_floating_point
+        or prototypes.shape[1] != features.shape[1]
+    ):
         raise ValueError(
             f"prototypes must be a floating-point matrix (num_classes, {features.shape[1]}), as wide as the features; "
             f"got shape {tuple(prototypes.shape)} of {prototypes.dtype}"

@@ -10,17 +10,17 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from protosphere.geometry.class_statistics import ClassStatistics, Space
-from protosphere.metrics.definitions import Sign, select
+from protosphere.metrics.catalog import Sign, select
 from protosphere.metrics.frame import name_classes
 from protosphere.metrics.suite import Evidence, Suite, evaluate
-from protosphere.metrics.visits import Progress, Report, Source, first_visit, second_visit
+from protosphere.metrics.two_pass import Progress, Report, Source, first_visit, second_visit
 
 
 class Measurement(NamedTuple):
     """What :func:`examine` found.
 
     Attributes:
-        values: the metrics, by name, in the order of the catalogue.
+        values: the metrics, by name, in the order of the catalog.
         absent: for each metric without a value the reason, one sentence.
         statistics: of the classes that were measured, where they were calculated.
         classes: their indices as the labels have them.
@@ -52,7 +52,7 @@ def measure(
             ``device``, ``memory_budget``, ``progress``.
 
     Returns:
-        Values by name, in the order of the catalogue.
+        Values by name, in the order of the catalog.
 
     Raises:
         ValueError: the input does not fit together, is not finite, or a class has no sample.
@@ -106,11 +106,19 @@ def examine(
     names = select(metrics)
     targets = _check(features, labels, prototypes, bias, space)
     heads = [_as_tensor(part) for part in (prototypes, bias)]
-    total = num_classes or next((len(part) for part in heads if part is not None), int(targets.max()) + 1)
-    targets, present = _relabelled(targets, total, classes)
+    total = num_classes or next(
+        (len(part) for part in heads if part is not None), int(targets.max()) + 1
+    )
+    targets, present = _relabeled(targets, total, classes)
     weights, offsets = (None if part is None else part[present] for part in heads)
 
-    where = torch.device(device) if device else features.device if isinstance(features, Tensor) else torch.device("cpu")
+    where = (
+        torch.device(device)
+        if device
+        else features.device
+        if isinstance(features, Tensor)
+        else torch.device("cpu")
+    )
     source = Source(_as_array(features), where, space)
     if memory_budget is None and isinstance(features, np.memmap):
         memory_budget = 1 << 30
@@ -118,13 +126,17 @@ def examine(
     report = Report(progress, len(targets) * (1 + again))
 
     wanted = "intra_effective_rank" in names
-    statistics, spectra, lowest = first_visit(source, targets, len(present), memory_budget, wanted, report)
+    statistics, spectra, lowest = first_visit(
+        source, targets, len(present), memory_budget, wanted, report
+    )
     evidence = Evidence(statistics, weights, offsets, space, spectra)
     if again:
         evidence = second_visit(source, targets, evidence, report)
     suite: Suite = evaluate(evidence, names)
     values = {name: float(value) for name, value in suite.values.items()}
-    return Measurement(values, suite.absent, statistics, present.tolist(), "non-negative" if lowest >= 0 else "any")
+    return Measurement(
+        values, suite.absent, statistics, present.tolist(), "non-negative" if lowest >= 0 else "any"
+    )
 
 
 def _as_array(features: Tensor | np.ndarray) -> Tensor | np.ndarray:
@@ -140,7 +152,9 @@ def _as_tensor(part: Tensor | np.ndarray | None) -> Tensor | None:
     if part is None or isinstance(part, Tensor):
         return part
     # A copy, since the array may be mapped read-only or have the bytes of another machine; prototypes are small.
-    return torch.from_numpy(np.array(part, dtype=part.dtype.newbyteorder("=") if part.itemsize <= 8 else np.float64))
+    return torch.from_numpy(
+        np.array(part, dtype=part.dtype.newbyteorder("=") if part.itemsize <= 8 else np.float64)
+    )
 
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -151,7 +165,11 @@ def _is_float(part: Tensor | np.ndarray) -> bool:
 
 
 def _check(
-    features: Tensor | np.ndarray, labels: Tensor | np.ndarray, prototypes: Any, bias: Any, space: Space
+    features: Tensor | np.ndarray,
+    labels: Tensor | np.ndarray,
+    prototypes: Any,
+    bias: Any,
+    space: Space,
 ) -> np.ndarray:
     """Raise ValueError unless the input fits together; returns the labels."""
     shape = tuple(features.shape)
@@ -162,7 +180,10 @@ def _check(
         )
     if isinstance(labels, Tensor):
         whole = not (
-            labels.is_floating_point() or labels.is_complex() or labels.is_quantized or labels.dtype == torch.bool
+            labels.is_floating_point()
+            or labels.is_complex()
+            or labels.is_quantized
+            or labels.dtype == torch.bool
         )
     else:
         whole = labels.dtype.kind in "iu"
@@ -180,22 +201,28 @@ def _check(
         if tensor is not None and not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"{name} must be finite; got NaN or infinity")
     if prototypes is not None and (len(prototypes.shape) != 2 or prototypes.shape[1] != shape[1]):
-        raise ValueError(f"prototypes must be a matrix (classes, {shape[1]}); got {tuple(prototypes.shape)}")
+        raise ValueError(
+            f"prototypes must be a matrix (classes, {shape[1]}); got {tuple(prototypes.shape)}"
+        )
     if bias is not None:
         if space != "raw":
-            raise ValueError("a bias must come with space='raw': on the sphere a classifier is the cosine alone")
+            raise ValueError(
+                "a bias must come with space='raw': on the sphere a classifier is the cosine alone"
+            )
         if len(bias.shape) != 1 or (prototypes is not None and len(bias) != len(prototypes)):
             raise ValueError(f"bias must hold one number per class; got shape {tuple(bias.shape)}")
     return labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
 
 
-def _relabelled(targets: np.ndarray, total: int, classes: str) -> tuple[np.ndarray, np.ndarray]:
+def _relabeled(targets: np.ndarray, total: int, classes: str) -> tuple[np.ndarray, np.ndarray]:
     """Labels among the classes that are measured, and those classes."""
     if classes not in ("all", "present"):
         raise ValueError(f"classes must be 'all' or 'present'; got {classes!r}")
     least, most = int(targets.min()), int(targets.max())
     if least < 0 or most >= total:
-        raise ValueError(f"labels must lie in 0..{total - 1} for {total} classes; got {least if least < 0 else most}")
+        raise ValueError(
+            f"labels must lie in 0..{total - 1} for {total} classes; got {least if least < 0 else most}"
+        )
     if most >= 2**63:
         raise ValueError(f"labels must lie below 2**63; got {most}")
     # By sorting: a label of a thousand million must not ask for as many counts.
@@ -204,7 +231,14 @@ def _relabelled(targets: np.ndarray, total: int, classes: str) -> tuple[np.ndarr
         raise ValueError(f"collapse is about two classes or more; got samples of {len(present)}")
     if classes == "all" and len(present) < total:
         there = set(present.tolist())
-        few = list(islice((label for label in range(total) if label not in there), min(5, total - len(present))))
+        few = list(
+            islice(
+                (label for label in range(total) if label not in there),
+                min(5, total - len(present)),
+            )
+        )
         names = name_classes(few, total - len(present), "has none")
-        raise ValueError(f"every class must have a sample, or classes='present' leave it out; {names}")
+        raise ValueError(
+            f"every class must have a sample, or classes='present' leave it out; {names}"
+        )
     return renamed, present

@@ -124,10 +124,17 @@ class Source:
     test: Part
 
 
-TORCHVISION = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100"}
+TORCHVISION = {
+    "mnist": "MNIST",
+    "fashion-mnist": "FashionMNIST",
+    "cifar10": "CIFAR10",
+    "cifar100": "CIFAR100",
+}
 
 
-def load(name: str, *, root: Path | str = "data", download: bool = False, path: Path | str | None = None) -> Source:
+def load(
+    name: str, *, root: Path | str = "data", download: bool = False, path: Path | str | None = None
+) -> Source:
     """Load a data set into memory.
 
     Args:
@@ -152,7 +159,9 @@ def load(name: str, *, root: Path | str = "data", download: bool = False, path: 
     raise DataError(f"a data set must be one of {names}; got {name!r}")
 
 
-def synthetic(num_classes: int, *, samples: int, resolution: int, channels: int = 3, seed: int = 0) -> Source:
+def synthetic(
+    num_classes: int, *, samples: int, resolution: int, channels: int = 3, seed: int = 0
+) -> Source:
     """Noise about a random image a class: for trying things out at any size.
 
     >>> synthetic(10, samples=20, resolution=8).train.images.shape
@@ -164,14 +173,14 @@ def synthetic(num_classes: int, *, samples: int, resolution: int, channels: int 
         )
     generator = torch.Generator().manual_seed(seed)
     shape = (channels, resolution, resolution)
-    centres = torch.randint(16, 144, (num_classes, *shape), generator=generator, dtype=torch.uint8)
+    centers = torch.randint(16, 144, (num_classes, *shape), generator=generator, dtype=torch.uint8)
     names = tuple(f"class {index}" for index in range(num_classes))
 
     def part() -> ImageSet:
         labels = torch.arange(samples) % num_classes
         images = torch.randint(0, 97, (samples, *shape), generator=generator, dtype=torch.uint8)
         for own in torch.arange(samples).split(4096):
-            images[own] += centres[labels[own]]
+            images[own] += centers[labels[own]]
         return ImageSet(images, labels, names)
 
     return Source("synthetic", part(), part())
@@ -201,7 +210,9 @@ def hold_out(part: SomePart, share: float, *, seed: int = 0) -> tuple[SomePart, 
         count = round(share * len(own))
         if not 0 < count < len(own):
             numbers = f"it has {len(own)} and {count} are held out"
-            raise DataError(f"class {part.class_names[index]} must have samples on both sides; {numbers}")
+            raise DataError(
+                f"class {part.class_names[index]} must have samples on both sides; {numbers}"
+            )
         held[own[torch.randperm(len(own), generator=generator)[:count]]] = True
     return part.chosen(torch.nonzero(~held).flatten()), part.chosen(torch.nonzero(held).flatten())
 
@@ -210,10 +221,14 @@ def _digits() -> Source:
     try:
         from sklearn.datasets import load_digits  # noqa: PLC0415
     except ImportError as error:
-        raise DataError('digits need scikit-learn, which is missing: pip install "protosphere[train]"') from error
+        raise DataError(
+            'digits need scikit-learn, which is missing: pip install "protosphere[train]"'
+        ) from error
     digits = load_digits()
     images = torch.from_numpy(np.round(digits.images * (255 / 16)).astype(np.uint8))[:, None]
-    whole = ImageSet(images, torch.from_numpy(digits.target.astype(np.int64)), tuple(map(str, range(10))))
+    whole = ImageSet(
+        images, torch.from_numpy(digits.target.astype(np.int64)), tuple(map(str, range(10)))
+    )
     train, test = hold_out(whole, 1 / 3)
     return Source("digits", train, test)
 
@@ -222,14 +237,20 @@ def _torchvision(name: str, root: Path, download: bool) -> Source:
     try:
         import torchvision  # noqa: PLC0415
     except ImportError as error:
-        raise DataError(f'{name} needs torchvision, which is missing: pip install "protosphere[train]"') from error
+        raise DataError(
+            f'{name} needs torchvision, which is missing: pip install "protosphere[train]"'
+        ) from error
     kind = getattr(torchvision.datasets, TORCHVISION[name])
     try:
         parts = [kind(root, train=train, download=download) for train in (True, False)]
     except Exception as error:  # Whatever the network, the disk or a damaged archive make it raise.
         if download:
-            raise DataError(f"{name} must be downloaded to {root}; that failed ({error})") from error
-        raise DataError(f"{name} must be in {root}, or be downloaded (--download); it is not there") from error
+            raise DataError(
+                f"{name} must be downloaded to {root}; that failed ({error})"
+            ) from error
+        raise DataError(
+            f"{name} must be in {root}, or be downloaded (--download); it is not there"
+        ) from error
     train, test = (_image_set(part.data, part.targets, part.classes, name) for part in parts)
     return Source(name, train, test)
 
@@ -241,17 +262,24 @@ def _arrays(path: Path) -> Source:
     except FileNotFoundError:
         raise DataError(f"{path} must be a file; there is none") from None
     except Exception as error:  # Whatever a damaged archive makes NumPy raise.
-        raise DataError(f"{path.name} must be an .npz of plain arrays; it is damaged or none") from error
+        raise DataError(
+            f"{path.name} must be an .npz of plain arrays; it is damaged or none"
+        ) from error
     missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in content]
     if missing:
-        raise DataError(f"{path.name} must hold x_train, y_train, x_test and y_test; it has no {', '.join(missing)}")
+        raise DataError(
+            f"{path.name} must hold x_train, y_train, x_test and y_test; it has no {', '.join(missing)}"
+        )
     names = _names(content, path.name)
     train, test = (
-        _image_set(content[f"x_{part}"], content[f"y_{part}"], names, path.name) for part in ("train", "test")
+        _image_set(content[f"x_{part}"], content[f"y_{part}"], names, path.name)
+        for part in ("train", "test")
     )
     if train.channels != test.channels:
         numbers = f"got {train.channels} and {test.channels}"
-        raise DataError(f"training and test images of {path.name} must have as many channels; {numbers}")
+        raise DataError(
+            f"training and test images of {path.name} must have as many channels; {numbers}"
+        )
     return Source(path.stem, train, test)
 
 
@@ -259,16 +287,22 @@ def _names(content: dict[str, np.ndarray], file: str) -> list[str]:
     """The names of the classes: those of the file, or numbers up to the largest label."""
     given = content.get("class_names")
     if given is not None:
-        names = list(map(str, given.tolist())) if given.ndim == 1 and given.dtype.kind == "U" else []
+        names = (
+            list(map(str, given.tolist())) if given.ndim == 1 and given.dtype.kind == "U" else []
+        )
         if not names or len(set(names)) < len(names):
-            raise DataError(f"class_names of {file} must be a list of different texts; they are none")
+            raise DataError(
+                f"class_names of {file} must be a list of different texts; they are none"
+            )
         return names
     labels = [content[f"y_{part}"] for part in ("train", "test")]
     if any(part.dtype.kind not in "iu" or not part.size for part in labels):
         return []  # Which is told with the labels themselves.
     largest = max(int(part.max()) for part in labels)
     if largest >= labels[0].size:
-        raise DataError(f"labels of {file} must number the classes, each with a training image; got {largest}")
+        raise DataError(
+            f"labels of {file} must number the classes, each with a training image; got {largest}"
+        )
     return [f"class {index}" for index in range(largest + 1)]
 
 
@@ -280,13 +314,17 @@ def as_bytes(images: Any, source: str) -> "np.ndarray[Any, np.dtype[np.uint8]]":
     elif pixels.ndim == 4 and pixels.shape[3] in (1, 3) and pixels.shape[1] not in (1, 3):
         pixels = np.moveaxis(pixels, 3, 1)
     if pixels.ndim != 4 or pixels.shape[1] not in (1, 3) or not pixels.size:
-        raise DataError(f"images of {source} must be (samples, height, width) with 1 or 3 channels; got {pixels.shape}")
+        raise DataError(
+            f"images of {source} must be (samples, height, width) with 1 or 3 channels; got {pixels.shape}"
+        )
     if pixels.dtype.kind == "f":
         if not np.isfinite(pixels).all() or pixels.min() < 0 or pixels.max() > 1:
             raise DataError(f"floating images of {source} must lie between 0 and 1; they do not")
         pixels = np.round(pixels * 255).astype(np.uint8)
     if pixels.dtype != np.uint8:
-        raise DataError(f"images of {source} must be bytes or floats between 0 and 1; got {pixels.dtype}")
+        raise DataError(
+            f"images of {source} must be bytes or floats between 0 and 1; got {pixels.dtype}"
+        )
     return np.ascontiguousarray(pixels)
 
 
@@ -295,8 +333,12 @@ def _image_set(images: Any, labels: Any, names: Sequence[str], source: str) -> I
     pixels, targets = as_bytes(images, source), np.asarray(labels)
     if targets.shape != (len(pixels),) or targets.dtype.kind not in "iu":
         got = f"{targets.shape} of {targets.dtype}"
-        raise DataError(f"labels of {source} must be one whole number per image, ({len(pixels)},); got {got}")
+        raise DataError(
+            f"labels of {source} must be one whole number per image, ({len(pixels)},); got {got}"
+        )
     if targets.min() < 0 or targets.max() >= len(names):
-        raise DataError(f"labels of {source} must lie in 0..{len(names) - 1}; got {targets.min()}..{targets.max()}")
+        raise DataError(
+            f"labels of {source} must lie in 0..{len(names) - 1}; got {targets.min()}..{targets.max()}"
+        )
     tensors = torch.from_numpy(pixels), torch.from_numpy(targets.astype(np.int64))
     return ImageSet(*tensors, tuple(map(str, names)))

@@ -31,7 +31,11 @@ class WeightAverage:
         if not 0 < decay < 1:
             raise ValueError(f"the decay of an average must lie between 0 and 1; got {decay}")
         self._decay = decay
-        own = {name: value.detach() for name, value in module.state_dict().items() if value.is_floating_point()}
+        own = {
+            name: value.detach()
+            for name, value in module.state_dict().items()
+            if value.is_floating_point()
+        }
         self._own = own
         self._mean = {name: value.clone() for name, value in own.items()}
         self._share = torch.zeros((), device=next(iter(own.values())).device)

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from protosphere.kernels.masked_logsumexp import Form, check_choices, read_temperature
-from protosphere.losses.anchors import Reduction, Temperature
+from protosphere.losses.targets import Reduction, Temperature
 
 
 class Criterion(nn.Module):
@@ -15,7 +15,9 @@ class Criterion(nn.Module):
 
     def __init__(self, class_weights: Tensor | None, **options: Any) -> None:
         super().__init__()
-        check_choices(reduction=(options["reduction"], Reduction), form=(options.get("form", "auto"), Form))
+        check_choices(
+            reduction=(options["reduction"], Reduction), form=(options.get("form", "auto"), Form)
+        )
         if isinstance(options.get("temperature"), Tensor):
             raise ValueError(
                 "a module's temperature must be a number; got a tensor (one that is learned belongs to the head: "

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-from protosphere.data.feeds import Feed
+from protosphere.data.loaders import Feed
 from protosphere.training import Objective
 
 
@@ -56,7 +56,11 @@ def batch_outputs(objective: Objective, feed: Feed, *, batch: int = 512) -> Iter
 
 @torch.no_grad()
 def encoded(
-    encoder: nn.Module, feed: Feed, *, batch: int = 512, progress: Callable[[float], None] = lambda _: None
+    encoder: nn.Module,
+    feed: Feed,
+    *,
+    batch: int = 512,
+    progress: Callable[[float], None] = lambda _: None,
 ) -> Samples:
     """Features of an encoder, in the mode it is in, for all clean images of a feed; float32."""
     parts: list[Samples] = []
@@ -69,7 +73,11 @@ def encoded(
 
 
 def outputs(
-    objective: Objective, feed: Feed, *, batch: int = 512, progress: Callable[[float], None] = lambda _: None
+    objective: Objective,
+    feed: Feed,
+    *,
+    batch: int = 512,
+    progress: Callable[[float], None] = lambda _: None,
 ) -> Outputs:
     """Outputs for all images of a feed.
 

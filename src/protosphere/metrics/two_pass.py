@@ -65,7 +65,9 @@ class Source:
         rows, lengths = self.read(index)
         lowest = float(rows.min())
         if lengths is not None:
-            with np.errstate(invalid="ignore"):  # Infinity by infinity is reported where its class is known.
+            with np.errstate(
+                invalid="ignore"
+            ):  # Infinity by infinity is reported where its class is known.
                 rows /= lengths[:, None]
         return rows, lowest
 
@@ -85,7 +87,9 @@ class Report:
 
 def _squares(rows: Matrix) -> Matrix:
     """Σ_j x_ij² of each row, without the matrix of squares."""
-    return np.einsum("ij,ij->i", rows, rows) if isinstance(rows, np.ndarray) else (rows * rows).sum(1)
+    return (
+        np.einsum("ij,ij->i", rows, rows) if isinstance(rows, np.ndarray) else (rows * rows).sum(1)
+    )
 
 
 class _Class(NamedTuple):
@@ -106,7 +110,12 @@ class _Summary(NamedTuple):
 
 
 def first_visit(
-    source: Source, targets: np.ndarray, classes: int, budget: int | None, wanted: bool, report: Report
+    source: Source,
+    targets: np.ndarray,
+    classes: int,
+    budget: int | None,
+    wanted: bool,
+    report: Report,
 ) -> tuple[ClassStatistics, list[Tensor] | None, float]:
     """Counts, means, spreads and, where wanted, spectra, class by class; and the smallest entry of all."""
     order = np.argsort(targets, kind="stable")
@@ -117,10 +126,21 @@ def first_visit(
     spectra: dict[int, Tensor] = {}
 
     def work(batch: Sequence[_Class]) -> list[tuple[int, _Summary, Matrix]]:
-        summaries = [_summarise(member.source, member.rows, wanted) for member in batch]
-        values = _eigenvalues([summary.product for summary in summaries]) if wanted else [None] * len(batch)
+        summaries = [_summarize(member.source, member.rows, wanted) for member in batch]
+        values = (
+            _eigenvalues([summary.product for summary in summaries])
+            if wanted
+            else [None] * len(batch)
+        )
         labels = [member.label for member in batch]
-        return list(zip(labels, (summary._replace(product=None) for summary in summaries), values, strict=True))
+        return list(
+            zip(
+                labels,
+                (summary._replace(product=None) for summary in summaries),
+                values,
+                strict=True,
+            )
+        )
 
     for group in _groups(source, order, starts, budget):
         batches = _batches(group, dim)
@@ -140,13 +160,17 @@ def first_visit(
         spreads=torch.from_numpy(spreads).to(source.device),
         within=None,
         panels=None,
-        resolution=torch.tensor(_resolution(source.features), dtype=torch.float64, device=source.device),
+        resolution=torch.tensor(
+            _resolution(source.features), dtype=torch.float64, device=source.device
+        ),
         rejected=torch.tensor(0, device=source.device),
     )
     return statistics, [spectra[label] for label in range(classes)] if wanted else None, lowest
 
 
-def _groups(source: Source, order: np.ndarray, starts: np.ndarray, budget: int | None) -> Iterator[list[_Class]]:
+def _groups(
+    source: Source, order: np.ndarray, starts: np.ndarray, budget: int | None
+) -> Iterator[list[_Class]]:
     """The classes; from disk their rows are gathered group by group, in the order of the file."""
     spans = [order[begin:end] for begin, end in pairwise(starts)]
     if budget is None:
@@ -166,11 +190,15 @@ def _groups(source: Source, order: np.ndarray, starts: np.ndarray, budget: int |
             continue
         rows = np.sort(np.concatenate([spans[label] for label in group]))
         if isinstance(source.features, np.ndarray):
-            if room is None:  # One buffer for all groups: a second one would stand beside the first for a while.
+            if (
+                room is None
+            ):  # One buffer for all groups: a second one would stand beside the first for a while.
                 most = min(len(order), max(budget // row, size))
                 room = np.empty((most, source.features.shape[1]), source.features.dtype)
             for begin in range(0, size, 1024):
-                room[begin : begin + 1024][: size - begin] = source.features[rows[begin : begin + 1024]]
+                room[begin : begin + 1024][: size - begin] = source.features[
+                    rows[begin : begin + 1024]
+                ]
             gathered = replace(source, features=room[:size])
         else:
             gathered = replace(source, features=source.features[rows])
@@ -191,7 +219,7 @@ def _batches(group: list[_Class], dim: int) -> Iterator[list[_Class]]:
         yield batch
 
 
-def _summarise(source: Source, index: np.ndarray, wanted: bool) -> _Summary:
+def _summarize(source: Source, index: np.ndarray, wanted: bool) -> _Summary:
     """The moments of one class. A class too large for one block is taken in several, which Chan's formula joins."""
     dim = source.features.shape[1]
     step = len(index) if len(index) <= dim else max(dim, source.block(dim))
@@ -225,7 +253,9 @@ def _eigenvalues(products: list[Matrix]) -> list[Matrix]:
     # A matrix that is not finite is reported later; LAPACK might not come back from it.
     products = [product if math.isfinite(product.trace()) else None for product in products]
     if not any(isinstance(product, np.ndarray) for product in products):
-        return [product if product is None else torch.linalg.eigvalsh(product) for product in products]
+        return [
+            product if product is None else torch.linalg.eigvalsh(product) for product in products
+        ]
     size = max(len(product) for product in products if product is not None)
     stack = np.zeros((len(products), size, size))
     for slot, product in zip(stack, products, strict=True):
@@ -234,7 +264,9 @@ def _eigenvalues(products: list[Matrix]) -> list[Matrix]:
     return list(np.linalg.eigvalsh(stack))
 
 
-def second_visit(source: Source, targets: np.ndarray, evidence: Evidence, report: Report) -> Evidence:
+def second_visit(
+    source: Source, targets: np.ndarray, evidence: Evidence, report: Report
+) -> Evidence:
     """How far samples scatter as the class means see it, and where classifier and nearest class mean agree."""
     try:
         means = evidence.means
@@ -247,10 +279,12 @@ def second_visit(source: Source, targets: np.ndarray, evidence: Evidence, report
     def there(tensor: Tensor) -> Matrix:
         return tensor.numpy() if source.device.type == "cpu" else tensor
 
-    middle, gram, about = (there(part) for part in (means.vectors.mean(0), means.gram, means.centred))
+    middle, gram, about = (
+        there(part) for part in (means.vectors.mean(0), means.gram, means.centered)
+    )
     halves = gram.diagonal() / 2
     # One product for both: what the class means see of a sample, and what the classifier says of it.
-    both = there(means.centred if weights is None else torch.cat([means.centred, weights]))
+    both = there(means.centered if weights is None else torch.cat([means.centered, weights]))
     of_middle = both @ middle
     constant = None if weights is None else weights @ means.vectors.mean(0)
     if constant is not None:
@@ -290,14 +324,18 @@ def second_visit(source: Source, targets: np.ndarray, evidence: Evidence, report
     scatter = torch.as_tensor(total)
     return replace(
         evidence,
-        scatter_of_means=means.centred @ scatter @ means.centred.T if dim < classes else scatter,
+        scatter_of_means=means.centered @ scatter @ means.centered.T if dim < classes else scatter,
         agreement=None if constant is None else agreed / len(targets),
     )
 
 
-def _spread(source: Source, work: Callable[[Any], Any], items: Iterable[Any]) -> AbstractContextManager[Iterator[Any]]:
+def _spread(
+    source: Source, work: Callable[[Any], Any], items: Iterable[Any]
+) -> AbstractContextManager[Iterator[Any]]:
     """The work on all items: over the cores, or one after the other on a GPU."""
-    return over_classes(work, items) if source.device.type == "cpu" else nullcontext(map(work, items))
+    return (
+        over_classes(work, items) if source.device.type == "cpu" else nullcontext(map(work, items))
+    )
 
 
 def _not_finite(source: Source, index: np.ndarray) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protosphere.data.feeds import Feed, seed_of
-from protosphere.training.average import WeightAverage
+from protosphere.data.loaders import Feed, seed_of
+from protosphere.training.config import Settings
+from protosphere.training.ema import WeightAverage
 from protosphere.training.objective import Objective
-from protosphere.training.settings import Settings
 
 # Steps before the graph is recorded: they compile, choose algorithms and make the optimizer's state.
 _BEFORE_GRAPH = 3
@@ -42,8 +42,14 @@ class Steps:
         self._rate = torch.tensor(first, device=self.device) if self._graphed else first
         self._last_rate = first
         self.optimizer = _optimizer(objective, settings, self._rate, graphed=self._graphed)
-        self.average = None if settings.average is None else WeightAverage(objective, settings.average)
-        self._loss = torch.compile(self._loss_of, fullgraph=True, dynamic=False) if self._compiled else self._loss_of
+        self.average = (
+            None if settings.average is None else WeightAverage(objective, settings.average)
+        )
+        self._loss = (
+            torch.compile(self._loss_of, fullgraph=True, dynamic=False)
+            if self._compiled
+            else self._loss_of
+        )
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...] = ()
         self._output = torch.zeros(())
@@ -86,7 +92,9 @@ class Steps:
     def restore(self, state: dict[str, Any]) -> None:
         """Take up a state that was saved, on this device or on another."""
         if state["kind"] != self.settings.optimizer:
-            raise ValueError(f"a state must be of the optimizer that takes it, {self.settings.optimizer}; it is not")
+            raise ValueError(
+                f"a state must be of the optimizer that takes it, {self.settings.optimizer}; it is not"
+            )
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
         for group in self.optimizer.param_groups:
@@ -94,15 +102,21 @@ class Steps:
         for parameter, own in self.optimizer.state.items():
             for name, value in own.items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    own[name] = torch.empty_like(parameter).copy_(value)  # In the layout that the parameter has here.
+                    own[name] = torch.empty_like(parameter).copy_(
+                        value
+                    )  # In the layout that the parameter has here.
         if self.average is not None:
             self.average.restore(state["average"])
 
     def _loss_of(self, *parts: Tensor) -> Tensor:
         images, labels = self.feed.prepared(*parts)
-        if self._graphed and images.ndim == 4:  # Features that were computed once have no such layout.
+        if (
+            self._graphed and images.ndim == 4
+        ):  # Features that were computed once have no such layout.
             images = images.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
+        with torch.autocast(
+            self.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16"
+        ):
             loss: Tensor = self.objective(images, labels)
         return loss
 
@@ -136,7 +150,9 @@ class Steps:
 
     def _record(self, parts: tuple[Tensor, ...]) -> None:
         self._inputs = tuple(part.clone() for part in parts)
-        self.optimizer.zero_grad(set_to_none=True)  # Gradients are to lie in the graph's own memory.
+        self.optimizer.zero_grad(
+            set_to_none=True
+        )  # Gradients are to lie in the graph's own memory.
         graph = torch.cuda.CUDAGraph()
         # Other threads, such as those that load images, may go on talking to the GPU meanwhile.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"), _choosing():
@@ -181,8 +197,14 @@ def _optimizer(
     fused = True if graphed else None
     if settings.optimizer == "sgd":
         return torch.optim.SGD(
-            parameters, rate, momentum=settings.momentum, weight_decay=settings.weight_decay, fused=fused
+            parameters,
+            rate,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            fused=fused,
         )
     if settings.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, rate, weight_decay=settings.weight_decay, fused=fused, capturable=graphed)
+        return torch.optim.AdamW(
+            parameters, rate, weight_decay=settings.weight_decay, fused=fused, capturable=graphed
+        )
     raise ValueError(f"an optimizer is 'sgd' or 'adamw'; got {settings.optimizer!r}")

@@ -1,4 +1,4 @@
-"""A run that is taken up again: class means of its own weights, its own normalisation, what classifiers are given."""
+"""A run that is taken up again: class means of its own weights, its own normalization, what classifiers are given."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from protosphere.classifiers import class_means
 from protosphere.cli.app import app
-from protosphere.data.sources import load
+from protosphere.data.datasets import load
 from protosphere.evaluation import outputs
 from protosphere.recipes import build, catalog, trained
-from protosphere.recipes.execute import execute
+from protosphere.recipes.runner import execute
 from protosphere.recipes.schema import Recipe, with_settings
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import load_checkpoint
@@ -24,9 +24,9 @@ SETTINGS = {
     "data.num_classes": "3",
     "data.samples": "24",
     "data.resolution": "8",
-    "optimisation.epochs": "1",
-    "optimisation.batch": "8",
-    "optimisation.precision": "float32",
+    "optimization.epochs": "1",
+    "optimization.batch": "8",
+    "optimization.precision": "float32",
     "encoder.backbone": "small",
     "encoder.stem": "imagenet",
     "encoder.neck": "linear",
@@ -35,15 +35,27 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("projection", ["mlp", "none"])
-def test_what_probes_are_given(projection: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One view without colours in place of the two that were trained on; all before the projection, the neck too."""
+def test_what_probes_are_given(
+    projection: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One view without colors in place of the two that were trained on; all before the projection, the neck too."""
     settings = SETTINGS | {"encoder.projection": projection}
     options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    arguments = ["train", "cifar10-scl", "--out", str(tmp_path / "run"), "--device", "cpu", *options]
+    arguments = [
+        "train",
+        "cifar10-scl",
+        "--out",
+        str(tmp_path / "run"),
+        "--device",
+        "cpu",
+        *options,
+    ]
     ran = CliRunner().invoke(app, arguments)
     assert ran.exit_code == 0, ran.output
     seen: dict = {}
-    monkeypatch.setattr(trained, "probe", lambda *parts, **named: seen.update(named, parts=parts) or iter(()))
+    monkeypatch.setattr(
+        trained, "probe", lambda *parts, **named: seen.update(named, parts=parts) or iter(())
+    )
     folder = RunFolder(tmp_path / "run")
     folder.write_json("data.json", folder.read_json("data.json") | {"mean": [0.1, 0.2, 0.3]})
     run = trained.load_run(folder.path)
@@ -53,9 +65,11 @@ def test_what_probes_are_given(projection: str, tmp_path: Path, monkeypatch: pyt
     for feed in feeds:
         assert feed.views == 1
         assert not any(feed.augmentation.jitter)
-        assert feed.augmentation.grey_probability == 0
+        assert feed.augmentation.gray_probability == 0
         assert feed.augmentation.crop == "resized"
-        assert feed.augmentation.mean == (0.1, 0.2, 0.3), "as the run noted, not as the data have it"
+        assert feed.augmentation.mean == (0.1, 0.2, 0.3), (
+            "as the run noted, not as the data have it"
+        )
     if projection == "none":
         assert seen["body"] is None
     else:
@@ -67,15 +81,29 @@ def test_what_probes_are_given(projection: str, tmp_path: Path, monkeypatch: pyt
 def _digits(path: Path, *settings: str) -> Recipe:
     """Digits as arrays, which can be taken away and changed, in two epochs of ten steps."""
     source = load("digits")
-    content = {f"x_{name}": part.images[:640, 0] for name, part in (("train", source.train), ("test", source.test))}
-    content |= {f"y_{name}": part.labels[:640] for name, part in (("train", source.train), ("test", source.test))}
+    content = {
+        f"x_{name}": part.images[:640, 0]
+        for name, part in (("train", source.train), ("test", source.test))
+    }
+    content |= {
+        f"y_{name}": part.labels[:640]
+        for name, part in (("train", source.train), ("test", source.test))
+    }
     np.savez(path, **{name: value.numpy() for name, value in content.items()})
-    arrays = ["data.source=arrays", f"data.path={path}", "optimisation.epochs=2", "evaluate_every=1", "save_every=1"]
+    arrays = [
+        "data.source=arrays",
+        f"data.path={path}",
+        "optimization.epochs=2",
+        "evaluate_every=1",
+        "save_every=1",
+    ]
     return with_settings(catalog.recipe("digits-scl"), [*arrays, *settings])
 
 
 def _run(recipe: Recipe, folder: Path, stop: Callable[[], bool] = lambda: False) -> None:
-    for _ in execute(recipe, RunFolder(folder), build.build_source(recipe), start="resume", stop=stop):
+    for _ in execute(
+        recipe, RunFolder(folder), build.build_source(recipe), start="resume", stop=stop
+    ):
         pass
 
 
@@ -83,7 +111,7 @@ def _run(recipe: Recipe, folder: Path, stop: Callable[[], bool] = lambda: False)
 @pytest.mark.parametrize("steps", [5, 15])
 def test_class_means_are_those_of_the_weights(average: str, steps: int, tmp_path: Path) -> None:
     """Before the first evaluation, between two, and at the end; resuming makes no difference."""
-    recipe = _digits(tmp_path / "d.npz", f"optimisation.average={average}")
+    recipe = _digits(tmp_path / "d.npz", f"optimization.average={average}")
     counter = iter(range(1, 100))
     _run(recipe, tmp_path / "run", stop=lambda: next(counter) == steps)
 
@@ -97,7 +125,8 @@ def test_class_means_are_those_of_the_weights(average: str, steps: int, tmp_path
     see_that_own()
     (tmp_path / "d.npz").rename(tmp_path / "away.npz")
     with pytest.raises(
-        RunFolderError, match="must be taken of its training images, since it stopped between evaluations"
+        RunFolderError,
+        match="must be taken of its training images, since it stopped between evaluations",
     ):
         trained.load_model(tmp_path / "run")
     (tmp_path / "away.npz").rename(tmp_path / "d.npz")
@@ -107,4 +136,6 @@ def test_class_means_are_those_of_the_weights(average: str, steps: int, tmp_path
     one, other = (load_checkpoint(tmp_path / name / "checkpoints") for name in ("run", "whole"))
     assert all(torch.equal(value, other.weights[name]) for name, value in one.weights.items())
     (tmp_path / "d.npz").unlink()
-    assert trained.load_model(tmp_path / "run").objective.head.has_means, "a run that has ended needs no data"
+    assert trained.load_model(tmp_path / "run").objective.head.has_means, (
+        "a run that has ended needs no data"
+    )

@@ -11,11 +11,13 @@ import torch
 from jaxtyping import Bool, Float, Integer, UInt8
 from torch import Tensor
 
-Images = Float[Tensor, "images channels height width"] | UInt8[Tensor, "images channels height width"]
+Images = (
+    Float[Tensor, "images channels height width"] | UInt8[Tensor, "images channels height width"]
+)
 Boxes = Integer[Tensor, "images 4"]
 Each = Float[Tensor, "images"]
 
-_GREY = (0.2989, 0.587, 0.114)
+_GRAY = (0.2989, 0.587, 0.114)
 
 
 def random_boxes(
@@ -31,7 +33,7 @@ def random_boxes(
     """Boxes to crop, drawn as torchvision's RandomResizedCrop draws them.
 
     An area uniform in ``scale`` of the image's, a ratio of sides log-uniform in ``ratio``, both sides rounded to whole
-    pixels; ten attempts to fit the image, then its centre at the nearest allowed ratio. The place is uniform.
+    pixels; ten attempts to fit the image, then its center at the nearest allowed ratio. The place is uniform.
 
     Args:
         count: how many.
@@ -92,18 +94,20 @@ def padded_boxes(
     return torch.cat([places.T, sides], 1)
 
 
-def _interpolation(starts: Tensor, lengths: Tensor, source: int, size: int) -> Float[Tensor, "images size source"]:
+def _interpolation(
+    starts: Tensor, lengths: Tensor, source: int, size: int
+) -> Float[Tensor, "images size source"]:
     """Matrices that resize the pixels from ``starts`` on, ``lengths`` of them, to ``size``.
 
-    Linear interpolation about pixel centres, widened to the step where the image shrinks (antialiasing). Weights stay
+    Linear interpolation about pixel centers, widened to the step where the image shrinks (antialiasing). Weights stay
     inside the box, so its edge is repeated and not what lies beyond.
     """
     starts, lengths = starts[:, None, None].float(), lengths[:, None, None].float()
     step = lengths / size
-    centres = starts + (torch.arange(size, device=starts.device)[:, None] + 0.5) * step - 0.5
+    centers = starts + (torch.arange(size, device=starts.device)[:, None] + 0.5) * step - 0.5
     pixels = torch.arange(source, device=starts.device)
     width = step.clamp(min=1)
-    weights = (1 - (centres - pixels).abs() / width).clamp(min=0)
+    weights = (1 - (centers - pixels).abs() / width).clamp(min=0)
     weights = torch.where((pixels >= starts) & (pixels < starts + lengths), weights, 0)
     return weights / weights.sum(-1, keepdim=True).clamp(min=1e-12)
 
@@ -144,9 +148,9 @@ def _from_both_sides(rows: Tensor, images: Tensor, columns: Tensor) -> Tensor:
         return rows[:, None] @ images @ columns.mT[:, None]
 
 
-def grey(images: Float[Tensor, "images 3 height width"]) -> Float[Tensor, "images 1 height width"]:
+def gray(images: Float[Tensor, "images 3 height width"]) -> Float[Tensor, "images 1 height width"]:
     """The brightness of each pixel: 0.2989 R + 0.587 G + 0.114 B."""
-    weights = torch.tensor(_GREY, device=images.device, dtype=images.dtype)
+    weights = torch.tensor(_GRAY, device=images.device, dtype=images.dtype)
     return (images * weights[:, None, None]).sum(1, keepdim=True)
 
 
@@ -162,12 +166,12 @@ def adjust_brightness(images: Images, factors: Each) -> Images:
 
 def adjust_contrast(images: Images, factors: Each) -> Images:
     """Each image away from (or to) its mean brightness by its factor."""
-    return _blend(images, grey(images).mean((1, 2, 3), keepdim=True), factors)
+    return _blend(images, gray(images).mean((1, 2, 3), keepdim=True), factors)
 
 
 def adjust_saturation(images: Images, factors: Each) -> Images:
     """Each pixel away from (or to) its own brightness by its image's factor."""
-    return _blend(images, grey(images), factors)
+    return _blend(images, gray(images), factors)
 
 
 def adjust_hue(images: Images, turns: Each) -> Images:
@@ -188,8 +192,13 @@ def adjust_hue(images: Images, turns: Each) -> Images:
     return torch.stack(turned, 1)
 
 
-def colour_jitter(
-    images: Images, brightness: Each, contrast: Each, saturation: Each, hue: Each, order: Integer[Tensor, "images 4"]
+def color_jitter(
+    images: Images,
+    brightness: Each,
+    contrast: Each,
+    saturation: Each,
+    hue: Each,
+    order: Integer[Tensor, "images 4"],
 ) -> Images:
     """The four adjustments, in an order of its own for each image.
 
@@ -212,7 +221,9 @@ def colour_jitter(
         images = torch.where(
             chosen == 0,
             adjusted[0],
-            torch.where(chosen == 1, adjusted[1], torch.where(chosen == 2, adjusted[2], adjusted[3])),
+            torch.where(
+                chosen == 1, adjusted[1], torch.where(chosen == 2, adjusted[2], adjusted[3])
+            ),
         )
     return images
 
@@ -227,7 +238,9 @@ def gaussian_blur(images: Images, sigmas: Each, *, kernel_size: int) -> Images:
 def _blurring(sigmas: Tensor, side: int, kernel_size: int) -> Float[Tensor, "images side side"]:
     half = kernel_size // 2
     if kernel_size % 2 == 0 or half >= side:
-        raise ValueError(f"kernel_size must be odd and at most twice the image's side, {side}; got {kernel_size}")
+        raise ValueError(
+            f"kernel_size must be odd and at most twice the image's side, {side}; got {kernel_size}"
+        )
     offsets = torch.arange(-half, half + 1, device=sigmas.device)
     kernels = torch.exp(-((offsets / sigmas[:, None]) ** 2) / 2)
     kernels = kernels / kernels.sum(1, keepdim=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from protosphere.training.average import WeightAverage
+from protosphere.training.ema import WeightAverage
 
 
 def test_the_recursion() -> None:

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from protosphere import __version__
 from protosphere.classifiers import MeanClassifier
-from protosphere.data.feeds import Feed
-from protosphere.data.sources import Source
+from protosphere.data.datasets import Source
+from protosphere.data.loaders import Feed
 from protosphere.evaluation import assess
 from protosphere.recipes import build
 from protosphere.recipes.schema import Recipe, RecipeError, difference, from_yaml
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import load_checkpoint, save_checkpoint
-from protosphere.runs.folder import write_atomically
+from protosphere.storage import write_atomically
 from protosphere.training import Objective, Progress, TrainingError, train
 
 GEOMETRY = "geometry.safetensors"
@@ -68,17 +68,24 @@ def execute(
         folder.begin(recipe.to_yaml(), differs=_difference)
         checkpoint = load_checkpoint(folder.checkpoints)
         if start == "fresh" and (checkpoint is not None or folder.records()):
-            raise RunFolderError(f"{folder.path} must be resumed (--resume) or be another folder; it has a run already")
+            raise RunFolderError(
+                f"{folder.path} must be resumed (--resume) or be another folder; it has a run already"
+            )
         names = list(source.train.class_names)
-        mean, std = build.normalisation(source.train)
+        mean, std = build.normalization(source.train)
         data: dict[str, Any] = {"train": len(source.train), "test": len(source.test)}
-        data |= {"fingerprint": source.train.fingerprint(), "test_fingerprint": source.test.fingerprint()}
+        data |= {
+            "fingerprint": source.train.fingerprint(),
+            "test_fingerprint": source.test.fingerprint(),
+        }
         data |= {"channels": source.train.channels, "mean": mean, "std": std}
         if checkpoint is not None:
             see_that_classes_agree(folder, names)
             see_that_images_agree(folder, data["fingerprint"])
             if read_facts(folder)["test_fingerprint"] != data["test_fingerprint"]:
-                raise RunFolderError(f"{folder.path} must be resumed with its own test images; these are others")
+                raise RunFolderError(
+                    f"{folder.path} must be resumed with its own test images; these are others"
+                )
         if start == "resume":
             folder.write_recipe(recipe.to_yaml())  # Where data are may have changed.
         folder.write_json("machine.json", machine(device))
@@ -92,20 +99,28 @@ def execute(
                 yield Event(progress, numbers, resumed_at)
         except TrainingError as error:
             last = load_checkpoint(folder.checkpoints)
-            saved = "there is no checkpoint" if last is None else f"the last checkpoint is of step {last.step}"
+            saved = (
+                "there is no checkpoint"
+                if last is None
+                else f"the last checkpoint is of step {last.step}"
+            )
             raise TrainingError(f"{error}; {saved}") from None
 
 
 def see_that_classes_agree(folder: RunFolder, names: list[str]) -> None:
     """Raise RunFolderError unless a run's classes are these, in this order."""
     if folder.read_json("classes.json") != names:
-        raise RunFolderError(f"{folder.path} must have data of its own classes; these have others, or another order")
+        raise RunFolderError(
+            f"{folder.path} must have data of its own classes; these have others, or another order"
+        )
 
 
 def see_that_images_agree(folder: RunFolder, fingerprint: str) -> None:
     """Raise RunFolderError unless a run's training images have this fingerprint."""
     if read_facts(folder)["fingerprint"] != fingerprint:
-        raise RunFolderError(f"{folder.path} must be given its own training images; these are others")
+        raise RunFolderError(
+            f"{folder.path} must be given its own training images; these are others"
+        )
 
 
 def read_facts(folder: RunFolder) -> dict[str, Any]:
@@ -123,7 +138,9 @@ def fresh_objective(recipe: Recipe, source: Source, device: torch.device | str) 
     return objective_of(recipe, source.train.num_classes, source.train.channels, device)
 
 
-def objective_of(recipe: Recipe, num_classes: int, channels: int, device: torch.device | str) -> Objective:
+def objective_of(
+    recipe: Recipe, num_classes: int, channels: int, device: torch.device | str
+) -> Objective:
     """The objective as it is before the first step, for data of these classes and channels."""
     torch.manual_seed(recipe.seed)
     return build.build_objective(recipe, num_classes=num_classes, in_channels=channels).to(device)
@@ -135,14 +152,18 @@ def machine(device: torch.device | str) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "device": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device),
+        "device": torch.cuda.get_device_name(device)
+        if torch.device(device).type == "cuda"
+        else str(device),
         "versions": {"protosphere": __version__} | {name: _version(name) for name in packages},
     }
 
 
 def latest(folder: Path) -> dict[str, Any] | None:
     """The last evaluation of a run, if it has one."""
-    records = [record for record in RunFolder(folder).records() if record.get("kind") == "evaluation"]
+    records = [
+        record for record in RunFolder(folder).records() if record.get("kind") == "evaluation"
+    ]
     return records[-1] if records else None
 
 
@@ -173,21 +194,39 @@ def _difference(there: str, here: str) -> str | None:
 
 
 def _record(
-    recipe: Recipe, folder: RunFolder, progress: Progress, objective: Objective, data: Feed, test: Feed
+    recipe: Recipe,
+    folder: RunFolder,
+    progress: Progress,
+    objective: Objective,
+    data: Feed,
+    test: Feed,
 ) -> dict[str, float] | None:
     """Log, evaluate where it is time, save. The checkpoint comes last: what it stands for is on the disk then."""
-    epoch, total = round(progress.epoch), recipe.optimisation.epochs
+    epoch, total = round(progress.epoch), recipe.optimization.epochs
     numbers = None
     if progress.at_epoch_end:
-        record = {"kind": "train", "step": progress.step, "epoch": epoch, "loss": progress.loss, "rate": progress.rate}
-        folder.log(record | {"images_per_second": round(progress.images_per_second, 1)} | _memory(data.device))
+        record = {
+            "kind": "train",
+            "step": progress.step,
+            "epoch": epoch,
+            "loss": progress.loss,
+            "rate": progress.rate,
+        }
+        folder.log(
+            record
+            | {"images_per_second": round(progress.images_per_second, 1)}
+            | _memory(data.device)
+        )
         if epoch == total or epoch % recipe.evaluate_every == 0:
             with progress.averaged():
                 found = assess(objective, data, test, metrics=recipe.metrics)
             numbers = found.numbers
             write_geometry(folder, found.geometry)
             part = "validation" if recipe.data.validation_share else "test"
-            folder.log({"kind": "evaluation", "step": progress.step, "epoch": epoch, "part": part} | numbers)
+            folder.log(
+                {"kind": "evaluation", "step": progress.step, "epoch": epoch, "part": part}
+                | numbers
+            )
     due = progress.at_epoch_end and (epoch == total or epoch % recipe.save_every == 0)
     if due or progress.stopping:
         if numbers is None and isinstance(objective.head, MeanClassifier):

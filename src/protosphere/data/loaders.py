@@ -7,8 +7,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from protosphere.data.pipeline import Augmentation
-from protosphere.data.sources import ImageSet
+from protosphere.data.augmentation import Augmentation
+from protosphere.data.datasets import ImageSet
 
 Batch = tuple[Tensor, Tensor]
 
@@ -31,16 +31,18 @@ class Feed(Protocol):
         """How many samples there are."""
         ...
 
-    def batches(self, size: int, *, seed: int, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
+    def batches(
+        self, size: int, *, seed: int, epoch: int, first: int = 0
+    ) -> Iterator[tuple[Tensor, ...]]:
         """The whole batches of an epoch from the ``first`` on, in an order that seed and epoch decide alone."""
         ...
 
     def prepared(self, *parts: Tensor) -> Batch:
-        """Images, augmented and normalised, and labels: of what :meth:`batches` gave, on the device."""
+        """Images, augmented and normalized, and labels: of what :meth:`batches` gave, on the device."""
         ...
 
     def in_order(self, size: int) -> Iterator[Batch]:
-        """All images in their own order, normalised and not augmented, and their labels."""
+        """All images in their own order, normalized and not augmented, and their labels."""
         ...
 
 
@@ -66,9 +68,13 @@ class MemoryFeed:
     def __len__(self) -> int:
         return len(self.data)
 
-    def batches(self, size: int, *, seed: int, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
+    def batches(
+        self, size: int, *, seed: int, epoch: int, first: int = 0
+    ) -> Iterator[tuple[Tensor, ...]]:
         """Indices of samples."""
-        return index_batches(len(self), size, seed=seed, epoch=epoch, first=first, device=self.device)
+        return index_batches(
+            len(self), size, seed=seed, epoch=epoch, first=first, device=self.device
+        )
 
     def prepared(self, *parts: Tensor) -> Batch:
         """The samples of these indices."""
@@ -78,7 +84,9 @@ class MemoryFeed:
     def in_order(self, size: int) -> Iterator[Batch]:
         """All samples."""
         clean = self.augmentation.clean()
-        for images, labels in zip(self.data.images.split(size), self.data.labels.split(size), strict=True):
+        for images, labels in zip(
+            self.data.images.split(size), self.data.labels.split(size), strict=True
+        ):
             yield clean(images), labels
 
 
@@ -98,7 +106,9 @@ def whole_batches(samples: int, size: int) -> int:
 
 def shuffled(samples: int, *, seed: int, epoch: int) -> Tensor:
     """The order of an epoch: drawn on the CPU, so that it is the same wherever training runs."""
-    return torch.randperm(samples, generator=torch.Generator().manual_seed(seed_of("order", seed, epoch)))
+    return torch.randperm(
+        samples, generator=torch.Generator().manual_seed(seed_of("order", seed, epoch))
+    )
 
 
 def seed_of(purpose: str, seed: int, number: int) -> int:
@@ -107,4 +117,9 @@ def seed_of(purpose: str, seed: int, number: int) -> int:
     >>> seed_of("order", 42, 0) == seed_of("order", 42, 0), seed_of("order", 42, 1) == seed_of("step", 42, 1)
     (True, False)
     """
-    return int.from_bytes(hashlib.blake2b(f"{purpose} {seed} {number}".encode(), digest_size=8).digest()) >> 1
+    return (
+        int.from_bytes(
+            hashlib.blake2b(f"{purpose} {seed} {number}".encode(), digest_size=8).digest()
+        )
+        >> 1
+    )

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from protosphere.classifiers.checks import check_head, check_positive, check_width
-from protosphere.geometry.frames import separated_code, simplex_etf
+from protosphere.geometry.frames import simplex_etf, spherical_code
 from protosphere.geometry.sphere import cosines
 
 
@@ -44,8 +44,10 @@ class FixedFrameClassifier(nn.Module):
         check_positive(temperature, "temperature")
         if frame not in ("simplex", "separated"):
             raise ValueError(f'frame must be "simplex" or "separated"; got {frame!r}')
-        build = simplex_etf if frame == "simplex" else separated_code
-        self.register_buffer("prototypes", build(num_classes, dim, seed=seed).to(torch.get_default_dtype()))
+        build = simplex_etf if frame == "simplex" else spherical_code
+        self.register_buffer(
+            "prototypes", build(num_classes, dim, seed=seed).to(torch.get_default_dtype())
+        )
         self.temperature = temperature
 
     def forward(self, features: Float[Tensor, "samples dim"]) -> Float[Tensor, "samples classes"]:

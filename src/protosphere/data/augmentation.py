@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from protosphere.data import augment
+from protosphere.data import transforms
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """A policy: which operations, how strong, how often. Images go in as bytes and come out normalised.
+    """A policy: which operations, how strong, how often. Images go in as bytes and come out normalized.
 
     Attributes:
         size: the side of the images that come out.
@@ -23,8 +23,8 @@ class Augmentation:
         padding: of padded crops, in pixels.
         flip: the probability of mirroring.
         jitter: strengths of brightness, contrast, saturation and hue; all 0 for none.
-        jitter_probability: how often colours are jittered.
-        grey_probability: how often they are taken out.
+        jitter_probability: how often colors are jittered.
+        gray_probability: how often they are taken out.
         blur_probability: how often images are blurred.
         blur_kernel: the width of the blur's kernel in pixels, odd.
         mean: of each channel, subtracted at the end.
@@ -38,14 +38,16 @@ class Augmentation:
     flip: float = 0.0
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     jitter_probability: float = 0.8
-    grey_probability: float = 0.0
+    gray_probability: float = 0.0
     blur_probability: float = 0.0
     blur_kernel: int = 23
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
 
     def __call__(
-        self, images: UInt8[Tensor, "images channels height width"], generator: torch.Generator | None = None
+        self,
+        images: UInt8[Tensor, "images channels height width"],
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "images channels size size"]:
         """Draw parameters for each image and apply them.
 
@@ -66,34 +68,51 @@ class Augmentation:
             if self.crop == "padded":
                 images = F.pad(images, [self.padding] * 4)
             flips = drawn(count) < self.flip if self.flip else None
-            floats = augment.resized_crop(images, boxes, self.size, flips=flips)
+            floats = transforms.resized_crop(images, boxes, self.size, flips=flips)
         if any(self.jitter):
             strengths = torch.tensor(self.jitter, device=device)
             factors = (2 * drawn(count, 4) - 1) * strengths
             factors = factors + torch.tensor([1.0, 1.0, 1.0, 0.0], device=device)
             brightness, contrast, saturation, hue = factors.unbind(1)
             order = drawn(count, 4).argsort(1)
-            jittered = augment.colour_jitter(floats, brightness, contrast, saturation, hue, order)
+            jittered = transforms.color_jitter(floats, brightness, contrast, saturation, hue, order)
             floats = _sometimes(drawn(count) < self.jitter_probability, jittered, floats)
-        if self.grey_probability:
-            floats = _sometimes(drawn(count) < self.grey_probability, augment.grey(floats).expand_as(floats), floats)
+        if self.gray_probability:
+            floats = _sometimes(
+                drawn(count) < self.gray_probability,
+                transforms.gray(floats).expand_as(floats),
+                floats,
+            )
         if self.blur_probability:
-            blurred = augment.gaussian_blur(floats, 0.1 + 1.9 * drawn(count), kernel_size=self.blur_kernel)
+            blurred = transforms.gaussian_blur(
+                floats, 0.1 + 1.9 * drawn(count), kernel_size=self.blur_kernel
+            )
             floats = _sometimes(drawn(count) < self.blur_probability, blurred, floats)
-        mean, std = (torch.tensor(part, device=device)[:, None, None] for part in (self.mean, self.std))
+        mean, std = (
+            torch.tensor(part, device=device)[:, None, None] for part in (self.mean, self.std)
+        )
         return (floats - mean) / std
 
     def _boxes(
-        self, count: int, height: int, width: int, device: torch.device, generator: torch.Generator | None
-    ) -> augment.Boxes:
+        self,
+        count: int,
+        height: int,
+        width: int,
+        device: torch.device,
+        generator: torch.Generator | None,
+    ) -> transforms.Boxes:
         if self.crop == "resized":
-            return augment.random_boxes(count, height, width, scale=self.scale, device=device, generator=generator)
+            return transforms.random_boxes(
+                count, height, width, scale=self.scale, device=device, generator=generator
+            )
         if self.crop == "padded":
-            return augment.padded_boxes(count, height, width, padding=self.padding, device=device, generator=generator)
+            return transforms.padded_boxes(
+                count, height, width, padding=self.padding, device=device, generator=generator
+            )
         return torch.tensor([0, 0, height, width], device=device).expand(count, 4)
 
     def clean(self) -> "Augmentation":
-        """The same size and normalisation with nothing random: for evaluation."""
+        """The same size and normalization with nothing random: for evaluation."""
         return Augmentation(size=self.size, mean=self.mean, std=self.std)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from protosphere.data import sources
-from protosphere.data.sources import DataError, ImageSet, hold_out, load, synthetic
+from protosphere.data.datasets import DataError, ImageSet, hold_out, load, synthetic
 
 
 def test_digits() -> None:
@@ -28,27 +28,31 @@ def test_hold_out_is_stratified_disjoint_and_repeats() -> None:
     whole = ImageSet(images, labels, ("a", "b", "c"))
     rest, held = hold_out(whole, 0.1, seed=3)
     assert torch.bincount(held.labels).tolist() == [3, 1, 6]
-    assert sorted([*rest.images.flatten().tolist(), *held.images.flatten().tolist()]) == list(range(100))
+    assert sorted([*rest.images.flatten().tolist(), *held.images.flatten().tolist()]) == list(
+        range(100)
+    )
     again = hold_out(whole, 0.1, seed=3)[1]
     assert torch.equal(held.images, again.images)
     assert not torch.equal(held.images, hold_out(whole, 0.1, seed=4)[1].images)
 
 
-@pytest.mark.parametrize("layout", ["bytes", "floats", "grey", "channels last", "channels first"])
+@pytest.mark.parametrize("layout", ["bytes", "floats", "gray", "channels last", "channels first"])
 def test_arrays(layout: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (10, 3, 5, 6), dtype=np.uint8)
     stored = {
         "bytes": images,
         "floats": images / 255,
-        "grey": images[:, 0],
+        "gray": images[:, 0],
         "channels last": np.moveaxis(images, 1, 3),
         "channels first": images,
     }[layout]
     labels = np.arange(10) % 2
-    np.savez(tmp_path / "some.npz", x_train=stored, y_train=labels, x_test=stored[:4], y_test=labels[:4])
+    np.savez(
+        tmp_path / "some.npz", x_train=stored, y_train=labels, x_test=stored[:4], y_test=labels[:4]
+    )
     found = load("arrays", path=tmp_path / "some.npz")
-    expected = images[:, :1] if layout == "grey" else images
+    expected = images[:, :1] if layout == "gray" else images
     np.testing.assert_array_equal(found.train.images.numpy(), expected)
     assert len(found.test) == 4
     assert found.train.class_names == ("class 0", "class 1")
@@ -88,10 +92,16 @@ def test_what_is_missing_or_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             {"x_train": np.zeros((4, 5), np.uint8)},
             r"with 1 or 3 channels; got \(4, 5\)",
         ),
-        ({"x_train": np.zeros((0, 5, 5), np.uint8), "y_train": np.zeros(0, int)}, "with 1 or 3 channels"),
+        (
+            {"x_train": np.zeros((0, 5, 5), np.uint8), "y_train": np.zeros(0, int)},
+            "with 1 or 3 channels",
+        ),
         ({"x_train": np.full((4, 5, 5), 2.0)}, "must lie between 0 and 1; they do not"),
         ({"x_train": np.full((4, 5, 5), np.nan)}, "must lie between 0 and 1; they do not"),
-        ({"x_train": np.zeros((4, 5, 5), np.int32)}, "must be bytes or floats between 0 and 1; got int32"),
+        (
+            {"x_train": np.zeros((4, 5, 5), np.int32)},
+            "must be bytes or floats between 0 and 1; got int32",
+        ),
         ({"y_train": np.arange(3)}, r"must be one whole number per image, \(4,\); got \(3,\)"),
         ({"y_train": np.array([0, 1, -1, 0])}, r"must lie in 0..1; got -1..1"),
         ({"class_names": np.array(["only"])}, r"must lie in 0..0; got 0..1"),
@@ -120,10 +130,14 @@ def test_what_is_missing_or_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     import torchvision
 
     monkeypatch.setattr(torchvision.datasets, "MNIST", no_network)
-    with pytest.raises(DataError, match=r"mnist must be downloaded to .*; that failed \(no network\)"):
+    with pytest.raises(
+        DataError, match=r"mnist must be downloaded to .*; that failed \(no network\)"
+    ):
         load("mnist", root=tmp_path, download=True)
     whole = synthetic(5, samples=10, resolution=2).train
-    with pytest.raises(DataError, match="class 0 must have samples on both sides; it has 2 and 0 are held out"):
+    with pytest.raises(
+        DataError, match="class 0 must have samples on both sides; it has 2 and 0 are held out"
+    ):
         hold_out(whole, 0.1)
     with pytest.raises(DataError, match=r"must lie between 0 and 1; got 1.5"):
         hold_out(whole, 1.5)
@@ -142,20 +156,31 @@ def test_every_named_source_is_one_that_torchvision_has() -> None:
     ("change", "message"),
     [
         ({"x_test": np.zeros((4, 8, 8), np.uint8)}, "must have as many channels; got 3 and 1"),
-        ({"y_train": np.zeros(4)}, r"must be one whole number per image, \(4,\); got \(4,\) of float64"),
+        (
+            {"y_train": np.zeros(4)},
+            r"must be one whole number per image, \(4,\); got \(4,\) of float64",
+        ),
         (
             {"y_train": np.array([0, 1, 0, 300_000_000_000])},
             "must number the classes, each with a training image; got 3000",
         ),
         ({"x_train": np.zeros((4, 0, 8, 3), np.uint8)}, "must be"),
-        ({"class_names": np.array(["a", "a"])}, "class_names of data.npz must be a list of different texts"),
+        (
+            {"class_names": np.array(["a", "a"])},
+            "class_names of data.npz must be a list of different texts",
+        ),
         ({"class_names": np.array("ab")}, "must be a list of different texts"),
         ({"class_names": np.array([b"a", b"b"])}, "must be a list of different texts"),
     ],
 )
 def test_arrays_that_do_not_fit(change: dict, message: str, tmp_path: Path) -> None:
     images, labels = np.zeros((4, 8, 8, 3), np.uint8), np.array([0, 1, 0, 1])
-    content = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels.astype(np.uint64)}
+    content = {
+        "x_train": images,
+        "y_train": labels,
+        "x_test": images,
+        "y_test": labels.astype(np.uint64),
+    }
     np.savez(tmp_path / "data.npz", **content)
     assert load("arrays", path=tmp_path / "data.npz").train.num_classes == 2
     np.savez(tmp_path / "data.npz", **(content | change))
@@ -168,6 +193,6 @@ def test_fingerprints_tell_sets_apart() -> None:
     assert one.fingerprint() == again.fingerprint()
     changed = one.chosen(torch.arange(9))
     changed.images[3, 0, 0, 0] ^= 1
-    relabelled = one.chosen(torch.arange(9))
-    relabelled.labels[2] = 0
-    assert len({part.fingerprint() for part in (one, changed, relabelled)}) == 3
+    relabeled = one.chosen(torch.arange(9))
+    relabeled.labels[2] = 0
+    assert len({part.fingerprint() for part in (one, changed, relabeled)}) == 3

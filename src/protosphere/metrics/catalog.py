@@ -46,8 +46,12 @@ def _relu_published(classes: int) -> tuple[float, float]:
         return -sum(share * math.log(share) for share in shares if share > 0)
 
     cosine = (1 - 2 / math.sqrt(k)) / (2 - 2 / math.sqrt(k))
-    weights, means, both = (equicorrelated(value) for value in (-1 / (k - 1), cosine, -cosine / (k - 1)))
-    return (weights + means - both) / min(weights, means), abs(weights - means) / max(weights, means)
+    weights, means, both = (
+        equicorrelated(value) for value in (-1 / (k - 1), cosine, -cosine / (k - 1))
+    )
+    return (weights + means - both) / min(weights, means), abs(weights - means) / max(
+        weights, means
+    )
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Definition:
     Attributes:
         condition: which of the four conditions it speaks of.
         group: the name that selects it together with its relatives.
-        formula: u a unit feature, μ a class mean, w a unit prototype, v a centred one.
+        formula: u a unit feature, μ a class mean, w a unit prototype, v a centered one.
         reading: what it says, in plain words.
         at_collapse: its value at collapse, from K; None where it has none there.
         needs: what must be known beyond class sums.
@@ -79,12 +83,17 @@ def _needs(*names: Need) -> frozenset[Need]:
     return frozenset(names)
 
 
-def _nc2(what: str, rests_on: Literal["means", "weights"], needs: frozenset[Need]) -> dict[str, Definition]:
+def _nc2(
+    what: str, rests_on: Literal["means", "weights"], needs: frozenset[Need]
+) -> dict[str, Definition]:
     suffix = "" if rests_on == "means" else "_weights"
     lines = {
         "norms": ("std/mean of ‖v_c‖", f"how unequal the lengths of {what} are"),
         "angles": ("std of cos(v_c, v_c′), c≠c′", f"how unequal the angles between {what} are"),
-        "simplex": ("mean |cos(v_c, v_c′) + 1/(K−1)|", f"how far {what} are from being as far apart as they can be"),
+        "simplex": (
+            "mean |cos(v_c, v_c′) + 1/(K−1)|",
+            f"how far {what} are from being as far apart as they can be",
+        ),
         "gram": ("‖G/‖G‖ − (I−11ᵀ/K)/√(K−1)‖", f"lengths and angles of {what} at once"),
     }
     return {
@@ -96,15 +105,30 @@ def _nc2(what: str, rests_on: Literal["means", "weights"], needs: frozenset[Need
 _W = _needs("prototypes")
 
 DEFINITIONS: dict[str, Definition] = {
-    "nc1_ratio": Definition("NC1", "nc1", "tr Σ_W / tr Σ_B", "spread within classes by spread between them", _zero),
+    "nc1_ratio": Definition(
+        "NC1", "nc1", "tr Σ_W / tr Σ_B", "spread within classes by spread between them", _zero
+    ),
     "nc1_trace": Definition(
-        "NC1", "nc1", "tr(Σ_W Σ_B⁺)/K", "the same, counted in each direction by itself", _zero, _needs("pooled")
+        "NC1",
+        "nc1",
+        "tr(Σ_W Σ_B⁺)/K",
+        "the same, counted in each direction by itself",
+        _zero,
+        _needs("pooled"),
     ),
     "cdnv": Definition(
-        "NC1", "nc1", "mean (v_c+v_c′)/(2‖μ_c−μ_c′‖²)", "spread of two classes by their distance, over pairs", _zero
+        "NC1",
+        "nc1",
+        "mean (v_c+v_c′)/(2‖μ_c−μ_c′‖²)",
+        "spread of two classes by their distance, over pairs",
+        _zero,
     ),
     "instance_alignment": Definition(
-        "NC1", "alignment", "mean ‖u_i − u_j‖², same class", "squared distance between samples of a class", _zero
+        "NC1",
+        "alignment",
+        "mean ‖u_i − u_j‖², same class",
+        "squared distance between samples of a class",
+        _zero,
     ),
     "intra_effective_rank": Definition(
         "NC1",
@@ -115,17 +139,38 @@ DEFINITIONS: dict[str, Definition] = {
         _needs("per_class"),
     ),
     "inter_effective_rank": Definition(
-        "NC2", "ranks", "erank Cov(μ_c)", "directions that the class means fill", _rank, rests_on="means"
+        "NC2",
+        "ranks",
+        "erank Cov(μ_c)",
+        "directions that the class means fill",
+        _rank,
+        rests_on="means",
     ),
     **_nc2("class means", "means", frozenset()),
     "gnc2_mean": Definition(
-        "NC2", "generalised", "mean ln 1/‖v_c−v_c′‖", "how crowded the class means are", _log_kernel, rests_on="means"
+        "NC2",
+        "generalized",
+        "mean ln 1/‖v_c−v_c′‖",
+        "how crowded the class means are",
+        _log_kernel,
+        rests_on="means",
     ),
     "gnc2_variance": Definition(
-        "NC2", "generalised", "var ln 1/‖v_c−v_c′‖", "how unequally crowded they are", _zero, rests_on="means"
+        "NC2",
+        "generalized",
+        "var ln 1/‖v_c−v_c′‖",
+        "how unequally crowded they are",
+        _zero,
+        rests_on="means",
     ),
     "weights_effective_rank": Definition(
-        "NC2", "ranks", "erank Cov(w_c)", "directions that the prototypes fill", _rank, _W, "weights"
+        "NC2",
+        "ranks",
+        "erank Cov(w_c)",
+        "directions that the prototypes fill",
+        _rank,
+        _W,
+        "weights",
     ),
     **_nc2("prototypes", "weights", _W),
     "weight_class_alignment": Definition(
@@ -152,20 +197,40 @@ DEFINITIONS: dict[str, Definition] = {
         "NC3",
         "nc3",
         "mean 1 − cos(w_c, v_c)",
-        "1 − cosine of the angle between a prototype and its class mean, seen from the centre",
+        "1 − cosine of the angle between a prototype and its class mean, seen from the center",
         _zero,
         _W,
         "both",
     ),
     "nc3_duality": Definition(
-        "NC3", "nc3", "‖W/‖W‖ − M/‖M‖‖²", "prototypes against centred means, as matrices", _zero, _W, "both"
+        "NC3",
+        "nc3",
+        "‖W/‖W‖ − M/‖M‖‖²",
+        "prototypes against centered means, as matrices",
+        _zero,
+        _W,
+        "both",
     ),
-    "unc3": Definition("NC3", "generalised", "var cos(w_c, v_c)", "how unequal those angles are", _zero, _W, "both"),
+    "unc3": Definition(
+        "NC3", "generalized", "var cos(w_c, v_c)", "how unequal those angles are", _zero, _W, "both"
+    ),
     "mir": Definition(
-        "NC3", "information", "(H_W+H_M−H_WM)/min(H_W, H_M)", "what means and prototypes share", _mir, _W, "both"
+        "NC3",
+        "information",
+        "(H_W+H_M−H_WM)/min(H_W, H_M)",
+        "what means and prototypes share",
+        _mir,
+        _W,
+        "both",
     ),
     "hdr": Definition(
-        "NC3", "information", "|H_W−H_M|/max(H_W, H_M)", "how different their entropies are", _zero, _W, "both"
+        "NC3",
+        "information",
+        "|H_W−H_M|/max(H_W, H_M)",
+        "how different their entropies are",
+        _zero,
+        _W,
+        "both",
     ),
     "mir_published": Definition(
         "NC3",
@@ -195,20 +260,29 @@ DEFINITIONS: dict[str, Definition] = {
         _one,
         _needs("prototypes", "samples"),
     ),
-    "bias_spread": Definition("NC4", "nc4", "std(b)", "how unequal the biases are", _zero, _needs("bias")),
+    "bias_spread": Definition(
+        "NC4", "nc4", "std(b)", "how unequal the biases are", _zero, _needs("bias")
+    ),
     "bias_offset": Definition(
-        "NC4", "nc4", "‖Wμ_G + b‖", "what the head says of the mean of all", _zero, _needs("prototypes", "bias")
+        "NC4",
+        "nc4",
+        "‖Wμ_G + b‖",
+        "what the head says of the mean of all",
+        _zero,
+        _needs("prototypes", "bias"),
     ),
 }
 
 # What class sums alone give, at no cost beside computing the features.
 CHEAP: tuple[str, ...] = tuple(
-    name for name, definition in DEFINITIONS.items() if not definition.needs & _needs("pooled", "per_class", "samples")
+    name
+    for name, definition in DEFINITIONS.items()
+    if not definition.needs & _needs("pooled", "per_class", "samples")
 )
 
 
 def select(metrics: str | Sequence[str]) -> tuple[str, ...]:
-    """The names of metrics meant by ``"all"``, ``"cheap"``, groups and names, in the order of the catalogue.
+    """The names of metrics meant by ``"all"``, ``"cheap"``, groups and names, in the order of the catalog.
 
     Raises:
         ValueError: a name is none of these.
@@ -227,7 +301,10 @@ def select(metrics: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(
         name
         for name, definition in DEFINITIONS.items()
-        if "all" in asked or name in asked or definition.group in asked or ("cheap" in asked and name in CHEAP)
+        if "all" in asked
+        or name in asked
+        or definition.group in asked
+        or ("cheap" in asked and name in CHEAP)
     )
 
 
@@ -248,7 +325,7 @@ def attainable(name: str, num_classes: int, dim: int, *, sign: Sign = "any") -> 
 
     In fewer than K − 1 dimensions there is no simplex. Features that cannot be negative (an encoder that ends in a
     ReLU) reach orthogonal class means at best, with a simplex of prototypes, if there are K dimensions or more; their
-    *centred* means form a simplex, so most metrics are not touched.
+    *centered* means form a simplex, so most metrics are not touched.
 
     >>> round(attainable("weight_class_alignment", 10, 512, sign="non-negative"), 3)
     0.103
@@ -267,5 +344,5 @@ def attainable(name: str, num_classes: int, dim: int, *, sign: Sign = "any") -> 
     if name in ("inter_effective_rank", "weights_effective_rank"):
         return float(dim)
     # Unit vectors that fill d dimensions evenly about zero exist for every K > d; equal angles do not.
-    even = name.startswith("nc2_norms") or definition.group in ("alignment", "nc3", "generalised")
+    even = name.startswith("nc2_norms") or definition.group in ("alignment", "nc3", "generalized")
     return 0.0 if (even and not name.startswith("gnc2")) or name == "hdr" else None

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from protosphere.classifiers import MeanClassifier, class_means
 from protosphere.classifiers.class_means import empty_means
-from protosphere.data.feeds import Feed
-from protosphere.evaluation.features import Outputs, batch_outputs, outputs
-from protosphere.geometry import normalise
+from protosphere.data.loaders import Feed
+from protosphere.evaluation.inference import Outputs, batch_outputs, outputs
+from protosphere.geometry import normalize
 from protosphere.metrics import NeuralCollapse, examine
 from protosphere.training import Objective
 
@@ -68,18 +68,24 @@ def assess(
 
     means, values = _measured(objective, train, metrics, batch, first)
     found = outputs(objective, test, batch=batch, progress=second)
-    unit = normalise(found.features)
+    unit = normalize(found.features)
     nearest = torch.cdist(unit, means.to(unit)).argmin(1)
     numbers = {
         "test_accuracy": _share(found.decisions == found.labels),
         "nearest_mean_accuracy": _share(nearest == found.labels),
         **values,
     }
-    return Assessment(numbers, _geometry(means, normalise(_prototypes(objective).float()), found, unit))
+    return Assessment(
+        numbers, _geometry(means, normalize(_prototypes(objective).float()), found, unit)
+    )
 
 
 def take_means(
-    objective: Objective, feed: Feed, *, batch: int = 512, progress: Callable[[float], None] = lambda _: None
+    objective: Objective,
+    feed: Feed,
+    *,
+    batch: int = 512,
+    progress: Callable[[float], None] = lambda _: None,
 ) -> None:
     """Let a head that is class means take those of the clean images of a feed."""
     head = objective.head
@@ -115,9 +121,13 @@ def _measured(
             head.take(class_means(found.features, found.labels, num_classes=len(head.prototypes)))
             decisions = head.predict(found.features)
         measured = examine(found.features, found.labels, _prototypes(objective))
-        return measured.statistics.means, {"train_accuracy": _share(decisions == found.labels)} | measured.values
+        return measured.statistics.means, {
+            "train_accuracy": _share(decisions == found.labels)
+        } | measured.values
     classes, dim = _prototypes(objective).shape
-    collapse = NeuralCollapse(dim, classes, lambda: _prototypes(objective), metrics="cheap").to(feed.device)
+    collapse = NeuralCollapse(dim, classes, lambda: _prototypes(objective), metrics="cheap").to(
+        feed.device
+    )
     means = empty_means(classes, dim, device=feed.device)
     correct = torch.zeros((), dtype=torch.long, device=feed.device)
     done = 0
@@ -132,7 +142,9 @@ def _measured(
     if isinstance(head, MeanClassifier):
         head.take(means)
         accuracy = {}  # Decisions were made before there were means.
-    return collapse.means, accuracy | {name: float(value) for name, value in collapse.compute().items()}
+    return collapse.means, accuracy | {
+        name: float(value) for name, value in collapse.compute().items()
+    }
 
 
 def _share(chosen: Tensor) -> float:
@@ -145,10 +157,12 @@ def _geometry(
     means, prototypes, unit = means.double().cpu(), prototypes.double().cpu(), unit.cpu()
     labels, decisions = found.labels.cpu(), found.decisions.cpu()
     classes = len(means)
-    centred = means - means.mean(0)
-    directions = normalise(centred)
-    confusion = torch.bincount(labels * classes + decisions, minlength=classes**2).reshape(classes, classes)
-    axes = _axes(centred)
+    centered = means - means.mean(0)
+    directions = normalize(centered)
+    confusion = torch.bincount(labels * classes + decisions, minlength=classes**2).reshape(
+        classes, classes
+    )
+    axes = _axes(centered)
     some = _spread_over_classes(labels, _DRAWN)
     samples = (unit[some].double() - means.mean(0)) @ axes
     drawn = {
@@ -157,7 +171,7 @@ def _geometry(
         "class_cosines": directions @ directions.T,
         "prototype_cosines": prototypes @ prototypes.T,
         "class_accuracy": confusion.diagonal() / confusion.sum(1),
-        "means_3d": centred @ axes,
+        "means_3d": centered @ axes,
         "prototypes_3d": (prototypes - prototypes.mean(0)) @ axes,
         "samples_3d": samples,
     }
@@ -165,16 +179,18 @@ def _geometry(
     return floats | {"confusion": confusion.int(), "sample_labels": labels[some].int()}
 
 
-def _axes(centred: Float[Tensor, "classes dim"]) -> Float[Tensor, "dim 3"]:
+def _axes(centered: Float[Tensor, "classes dim"]) -> Float[Tensor, "dim 3"]:
     """The three directions in which class means differ most, the largest entry of each positive."""
-    _, _, rows = torch.linalg.svd(centred, full_matrices=False)
+    _, _, rows = torch.linalg.svd(centered, full_matrices=False)
     rows = rows[:3]
     signs = rows.gather(1, rows.abs().argmax(1, keepdim=True)).sign()
     axes: Tensor = (rows * signs).T
     return torch.nn.functional.pad(axes, (0, 3 - axes.shape[1]))
 
 
-def _spread_over_classes(labels: Integer[Tensor, "samples"], count: int) -> Integer[Tensor, "chosen"]:
+def _spread_over_classes(
+    labels: Integer[Tensor, "samples"], count: int
+) -> Integer[Tensor, "chosen"]:
     """Up to ``count`` samples, as many of each class as possible, the first ones of each."""
     order = labels.argsort(stable=True)
     counts = torch.bincount(labels)

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from protosphere.classifiers import MeanClassifier
-from protosphere.data.feeds import Feed
-from protosphere.data.pipeline import Augmentation
-from protosphere.data.sources import DataError, Source
+from protosphere.data.augmentation import Augmentation
+from protosphere.data.datasets import DataError, Source
+from protosphere.data.loaders import Feed
 from protosphere.evaluation import take_means
 from protosphere.evaluation.probes import PROBES, Probe, Probed, probe
 from protosphere.recipes import build
-from protosphere.recipes.execute import (
+from protosphere.recipes.runner import (
     fresh_objective,
     objective_of,
     read_facts,
@@ -39,7 +39,7 @@ class TrainedRun:
         train: the training images.
         test: the test images.
         step: of the checkpoint.
-        statistics: mean and standard deviation of each channel, by which images were normalised in training.
+        statistics: mean and standard deviation of each channel, by which images were normalized in training.
     """
 
     recipe: Recipe
@@ -59,19 +59,36 @@ class TrainedRun:
     ) -> Iterator[Probed]:
         """Classify by other classifiers, as :func:`protosphere.evaluation.probes.probe` does.
 
-        Linear layers see one view of each image, cut and mirrored as in training and not recoloured. Metrics are taken
+        Linear layers see one view of each image, cut and mirrored as in training and not recolored. Metrics are taken
         where the recipe has all of them, unless it is said otherwise.
         """
-        plain = {"count": 1, "jitter": (0.0, 0.0, 0.0, 0.0), "grey_probability": 0.0, "blur_probability": 0.0}
-        recipe = self.recipe.model_copy(update={"views": self.recipe.views.model_copy(update=plain)})
+        plain = {
+            "count": 1,
+            "jitter": (0.0, 0.0, 0.0, 0.0),
+            "gray_probability": 0.0,
+            "blur_probability": 0.0,
+        }
+        recipe = self.recipe.model_copy(
+            update={"views": self.recipe.views.model_copy(update=plain)}
+        )
         device = self.train.device
         feeds = build.build_feeds(recipe, self.source, device, statistics=self.statistics)
         settings = build.build_probe_settings(recipe, device=device)
         encoder = self.objective.encoder
-        assert isinstance(encoder, nn.Sequential)  # As build_objective makes it: backbone, neck, projection.
+        assert isinstance(
+            encoder, nn.Sequential
+        )  # As build_objective makes it: backbone, neck, projection.
         body = None if isinstance(encoder[-1], nn.Identity) else encoder[:-1]
         chosen = metrics or ("all" if recipe.metrics == "all" else "none")
-        return probe(self.objective, *feeds, settings, names=names, body=body, metrics=chosen, progress=progress)
+        return probe(
+            self.objective,
+            *feeds,
+            settings,
+            names=names,
+            body=body,
+            metrics=chosen,
+            progress=progress,
+        )
 
 
 @dataclass(frozen=True)
@@ -138,7 +155,10 @@ def load_run(
 
 
 def load_model(
-    path: Path | str, *, device: torch.device | str = "cpu", progress: Callable[[float], None] = lambda _: None
+    path: Path | str,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Callable[[float], None] = lambda _: None,
 ) -> TrainedModel:
     """Take up the model of a run. Its data need not be there, but for class means that :func:`load_run` has to take.
 
@@ -153,7 +173,9 @@ def load_model(
     folder = RunFolder(path)
     recipe, checkpoint = _recipe(folder), _checkpoint(folder)
     names, data = folder.read_json("classes.json"), read_facts(folder)
-    objective = _with_weights(objective_of(recipe, len(names), data["channels"], device), checkpoint, folder)
+    objective = _with_weights(
+        objective_of(recipe, len(names), data["channels"], device), checkpoint, folder
+    )
     clean = build.build_augmentation(recipe, data["mean"], data["std"]).clean()
     if isinstance(objective.head, MeanClassifier) and not objective.head.has_means:
         try:
@@ -170,7 +192,9 @@ def _recipe(folder: RunFolder) -> Recipe:
     try:
         return from_yaml(folder.recipe.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
-        raise RunFolderError(f"{folder.path} must be a run folder, with a recipe; it is none") from None
+        raise RunFolderError(
+            f"{folder.path} must be a run folder, with a recipe; it is none"
+        ) from None
 
 
 def _checkpoint(folder: RunFolder) -> Checkpoint:
