@@ -20,7 +20,7 @@ def compute_dtype(*tensors: Tensor) -> torch.dtype:
     return dtype
 
 
-def shortest_length(dtype: torch.dtype) -> float:
+def min_norm(dtype: torch.dtype) -> float:
     """The length below which a vector counts as zero: the root of the smallest normal number.
 
     Below it the squared length is no longer a normal number, and the direction cannot be trusted.
@@ -28,11 +28,11 @@ def shortest_length(dtype: torch.dtype) -> float:
     return math.sqrt(torch.finfo(dtype).tiny)
 
 
-def inverse_lengths(vectors: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows"]:
+def inverse_norms(vectors: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows"]:
     """1 / ‖v‖ for each vector in float32 or wider, and 0 where the vector counts as zero."""
     dtype = compute_dtype(vectors)
     lengths = torch.linalg.vector_norm(vectors.to(dtype), dim=-1)
-    present = (lengths > shortest_length(dtype)) & torch.isfinite(lengths)
+    present = (lengths > min_norm(dtype)) & torch.isfinite(lengths)
     return torch.where(present, 1 / torch.where(present, lengths, 1), 0)
 
 
@@ -46,7 +46,7 @@ class _Normalize(torch.autograd.Function):
 
     @staticmethod
     def forward(vectors: Tensor) -> tuple[Tensor, Tensor]:
-        inverse = inverse_lengths(vectors).unsqueeze(-1)
+        inverse = inverse_norms(vectors).unsqueeze(-1)
         return vectors.to(inverse.dtype) * inverse, inverse
 
     @staticmethod
@@ -60,7 +60,7 @@ class _Normalize(torch.autograd.Function):
         if (
             torch.is_grad_enabled()
         ):  # A gradient of the gradient needs to know that lengths depend on the vectors.
-            inverse = inverse_lengths(vectors).unsqueeze(-1)
+            inverse = inverse_norms(vectors).unsqueeze(-1)
         with torch.autocast(gradient.device.type, enabled=False):
             radial = torch.linalg.vecdot(gradient, unit).unsqueeze(-1)
         tangent: Tensor = torch.addcmul(gradient, radial, unit, value=-1).mul_(inverse)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from protosphere.geometry.sphere import compute_dtype, inverse_lengths, unit_squared_chords
+from protosphere.geometry.sphere import compute_dtype, inverse_norms, unit_squared_chords
 
 # The side of a tile, and how many vectors are normalized or projected at a time. On the CPU a tile (4 MiB in float32)
 # should stay in the cache; elsewhere (64 MiB) it should fill the device.
@@ -61,7 +61,7 @@ class _Operand:
         if on_sphere:
             self.inverse = torch.empty(len(vectors), dtype=dtype, device=vectors.device)
             for rows in _blocks(vectors):
-                self.inverse[rows] = inverse_lengths(vectors[rows].to(dtype))
+                self.inverse[rows] = inverse_norms(vectors[rows].to(dtype))
 
     def __getitem__(self, rows: slice | Tensor) -> Tensor:
         block = self.vectors[rows].to(self.dtype)

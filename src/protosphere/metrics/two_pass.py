@@ -13,7 +13,7 @@ from torch import Tensor
 
 from protosphere.geometry.class_statistics import ClassStatistics, Space
 from protosphere.geometry.spectrum import over_classes
-from protosphere.geometry.sphere import shortest_length
+from protosphere.geometry.sphere import min_norm
 from protosphere.metrics.frame import UndefinedMetricError
 from protosphere.metrics.suite import Evidence
 
@@ -56,7 +56,7 @@ class Source:
         squares = _squares(rows)
         lengths = squares**0.5
         # A row too short for a direction goes to zero; one too long to have a length is reported with its class.
-        lengths[lengths < shortest_length(torch.float64)] = math.inf
+        lengths[lengths < min_norm(torch.float64)] = math.inf
         lengths[squares == math.inf] = math.nan
         return rows, lengths
 
