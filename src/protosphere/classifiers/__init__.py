@@ -1,12 +1,14 @@
-"""Classifiers: heads that hold prototypes, learnable or fixed, and one that is class means and needs no training."""
+"""Classifiers: heads with learned, fixed or fitted prototypes, and a scikit-learn estimator."""
 
 from typing import TYPE_CHECKING, Any
 
-from protosphere.classifiers.class_means import ClassMeans, class_means
+from protosphere.classifiers.class_means import ClassMeans, class_means, empty_means
 from protosphere.classifiers.cosine import CosineClassifier
 from protosphere.classifiers.fixed_etf import FixedFrameClassifier
 from protosphere.classifiers.linear import LinearClassifier
 from protosphere.classifiers.mean import MeanClassifier
+from protosphere.classifiers.protocol import FittedHead, Head
+from protosphere.classifiers.scores import rejection_score
 
 if TYPE_CHECKING:
     from protosphere.classifiers.prototypes import PrototypeClassifier
@@ -14,16 +16,20 @@ if TYPE_CHECKING:
 __all__ = [
     "ClassMeans",
     "CosineClassifier",
+    "FittedHead",
     "FixedFrameClassifier",
+    "Head",
     "LinearClassifier",
     "MeanClassifier",
     "PrototypeClassifier",
     "class_means",
+    "empty_means",
+    "rejection_score",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # It needs scikit-learn, which the losses do not.
+    # PrototypeClassifier needs scikit-learn; the heads do not.
     if name == "PrototypeClassifier":
         from protosphere.classifiers.prototypes import PrototypeClassifier  # noqa: PLC0415
 

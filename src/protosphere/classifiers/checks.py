@@ -1,25 +1,28 @@
-"""What every head asks of its arguments."""
+"""Argument checks shared by the heads."""
+
+from numbers import Real
 
 from torch import Tensor
 
 
-def check_head(dim: int, num_classes: int) -> None:
-    """Raise ValueError unless a head of this size makes sense."""
-    if dim < 1 or num_classes < 2:
+def check_head_size(dim: int, num_classes: int) -> None:
+    """Raise ValueError unless a head of this size can exist."""
+    if dim < 1:
+        raise ValueError(f"dim must be at least 1, got {dim}")
+    if num_classes < 2:
+        raise ValueError(f"num_classes must be at least 2, got {num_classes}")
+
+
+def check_features(features: Tensor, dim: int) -> None:
+    """Raise ValueError unless the last axis of the features has the size of the head."""
+    if features.ndim < 1 or features.shape[-1] != dim:
         raise ValueError(
-            f"a classifier needs dim ≥ 1 and num_classes ≥ 2; got dim={dim}, num_classes={num_classes}"
+            f"features must have shape (..., {dim}) for this head, got {tuple(features.shape)}"
         )
 
 
-def check_width(features: Tensor, dim: int) -> None:
-    """Raise ValueError unless the features are a matrix as wide as the head."""
-    if features.ndim != 2 or features.shape[1] != dim:
-        raise ValueError(
-            f"features must be a matrix (samples, {dim}), as wide as the head; got {tuple(features.shape)}"
-        )
-
-
-def check_positive(value: float, name: str) -> None:
-    """Raise ValueError unless this is a positive, finite number."""
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be a positive number; got {value}")
+def check_temperature(temperature: float) -> None:
+    """Raise ValueError unless the temperature is a positive, finite number."""
+    is_number = isinstance(temperature, Real) and not isinstance(temperature, bool)
+    if not is_number or not 0 < temperature < float("inf"):
+        raise ValueError(f"temperature must be a positive number, got {temperature!r}")

@@ -1,33 +1,37 @@
-"""The cosine classifier: learnable prototypes on the sphere, the head of NormFace, NTCE and NONL."""
+"""The cosine classifier: learnable prototypes on the sphere, for NormFace, NTCE and NONL."""
 
 import math
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from protosphere.classifiers.checks import check_head, check_positive, check_width
-from protosphere.geometry.sphere import cosines
+from protosphere.classifiers.checks import check_head_size, check_temperature
+from protosphere.classifiers.scores import cosine_logits
 
 
 class CosineClassifier(nn.Module):
-    """Logits cos(z, w_c)/τ with a learnable prototype w_c per class.
+    """Logits cos(z, w_c)/τ with one learnable prototype w_c per class.
 
-    The prototypes live here, in the model, so that the optimizer and data-parallel wrappers see them; the losses take
-    them as an argument. They start as Gaussian rows. Only directions matter, so lengths drift without effect.
+    The prototypes and the temperature belong to the head, so that the optimizer and data-parallel
+    wrappers see them; loss modules read them from it. The prototypes are initialized as the weight
+    of ``nn.Linear`` is. Only their directions matter for the logits, but their norms set the speed
+    at which directions change under gradient descent.
 
     Args:
-        dim: width of the features.
-        num_classes: how many classes.
-        temperature: τ, or where it starts.
-        temperature_kind: ``"fixed"``, or ``"learned"`` as log τ.
+        dim: Dimension of the features.
+        num_classes: Number of classes.
+        temperature: Temperature τ, or its initial value if it is learned.
+        learn_temperature: Whether τ is a parameter, stored as log τ.
 
     >>> head = CosineClassifier(8, 3, temperature=0.1)
-    >>> head(torch.randn(5, 8)).abs().max() <= 10.001
-    tensor(True)
+    >>> head
+    CosineClassifier(dim=8, num_classes=3, temperature=0.1)
+    >>> head(torch.randn(5, 8)).shape, head(torch.randn(2, 5, 8)).shape
+    (torch.Size([5, 3]), torch.Size([2, 5, 3]))
     """
 
+    bias: None = None
     log_temperature: Tensor | None
 
     def __init__(
@@ -36,37 +40,37 @@ class CosineClassifier(nn.Module):
         num_classes: int,
         *,
         temperature: float = 0.1,
-        temperature_kind: Literal["fixed", "learned"] = "fixed",
+        learn_temperature: bool = False,
     ) -> None:
         super().__init__()
-        check_head(dim, num_classes)
-        check_positive(temperature, "temperature")
-        if temperature_kind not in ("fixed", "learned"):
-            raise ValueError(
-                f'temperature_kind must be "fixed" or "learned"; got {temperature_kind!r}'
-            )
-        self.prototypes = nn.Parameter(torch.randn(num_classes, dim))
-        # A fixed one is a number and no buffer, so that casting the model to half precision does not round it.
-        self._fixed_temperature = temperature
-        learned = (
-            nn.Parameter(torch.tensor(math.log(temperature)))
-            if temperature_kind == "learned"
-            else None
+        check_head_size(dim, num_classes)
+        check_temperature(temperature)
+        self.prototypes = nn.Parameter(torch.empty(num_classes, dim))
+        nn.init.kaiming_uniform_(self.prototypes, a=math.sqrt(5))
+        # A float rather than a buffer: casting the model to half precision must not round it.
+        self._fixed_temperature = float(temperature)
+        self.register_parameter(
+            "log_temperature",
+            nn.Parameter(torch.tensor(math.log(temperature))) if learn_temperature else None,
         )
-        self.register_parameter("log_temperature", learned)
 
     @property
     def temperature(self) -> float | Float[Tensor, ""]:
-        """τ: a number, or a tensor with a gradient if it is learned. Hand it to the loss."""
-        return (
-            self._fixed_temperature if self.log_temperature is None else self.log_temperature.exp()
-        )
+        """The temperature τ: a float, or a tensor with a gradient if it is learned."""
+        if self.log_temperature is None:
+            return self._fixed_temperature
+        return self.log_temperature.exp()
 
-    def forward(self, features: Float[Tensor, "samples dim"]) -> Float[Tensor, "samples classes"]:
-        """The logits: scaled cosines in float32 or wider, for a loss from logits."""
-        check_width(features, self.prototypes.shape[1])
-        return cosines(features, self.prototypes) / self.temperature
+    def forward(self, features: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch classes"]:
+        """Return the logits cos(z, w_c)/τ in float32 or wider."""
+        return cosine_logits(features, self.prototypes, temperature=self.temperature)
 
-    def predict(self, features: Float[Tensor, "samples dim"]) -> Int[Tensor, "samples"]:
-        """The class of each sample: the prototype at the smallest angle."""
+    def predict(self, features: Float[Tensor, "*batch dim"]) -> Int[Tensor, "*batch"]:
+        """Return the class whose prototype has the largest cosine with each feature."""
         return self.forward(features).argmax(-1)
+
+    def extra_repr(self) -> str:
+        """Describe the arguments."""
+        num_classes, dim = self.prototypes.shape
+        text = f"dim={dim}, num_classes={num_classes}, temperature={float(self.temperature):.4g}"
+        return text if self.log_temperature is None else f"{text}, learn_temperature=True"

@@ -1,19 +1,18 @@
-"""The linear classifier: raw features, free lengths and biases; the head of plain cross-entropy."""
+"""The linear classifier: the head for plain cross-entropy."""
 
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from protosphere.classifiers.checks import check_head, check_width
+from protosphere.classifiers.checks import check_features, check_head_size
 
 
 class LinearClassifier(nn.Module):
-    """Logits z·w_c + b_c on features as they are.
+    """Logits z·w_c + b_c on features that are not normalized.
 
     Args:
-        dim: width of the features.
-        num_classes: how many classes.
-        bias: whether there is a b.
+        dim: Dimension of the features.
+        num_classes: Number of classes.
+        bias: Whether the head has biases b_c.
 
     >>> import torch
     >>> head = LinearClassifier(8, 3)
@@ -23,24 +22,30 @@ class LinearClassifier(nn.Module):
 
     def __init__(self, dim: int, num_classes: int, *, bias: bool = True) -> None:
         super().__init__()
-        check_head(dim, num_classes)
+        check_head_size(dim, num_classes)
         self.layer = nn.Linear(dim, num_classes, bias=bias)
 
     @property
     def prototypes(self) -> Float[Tensor, "classes dim"]:
-        """The rows w_c, which the losses call prototypes."""
+        """The rows w_c of the weight matrix."""
         return self.layer.weight
 
     @property
     def bias(self) -> Float[Tensor, "classes"] | None:
-        """The b of the logits, if there is one."""
+        """The biases b_c, or None."""
         return self.layer.bias
 
-    def forward(self, features: Float[Tensor, "samples dim"]) -> Float[Tensor, "samples classes"]:
-        """The logits."""
-        check_width(features, self.layer.in_features)
-        return F.linear(features, self.layer.weight, self.layer.bias)
+    def forward(self, features: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch classes"]:
+        """Return the logits z·w_c + b_c."""
+        check_features(features, self.layer.in_features)
+        logits: Tensor = self.layer(features)
+        return logits
 
-    def predict(self, features: Float[Tensor, "samples dim"]) -> Int[Tensor, "samples"]:
-        """The class of each sample."""
+    def predict(self, features: Float[Tensor, "*batch dim"]) -> Int[Tensor, "*batch"]:
+        """Return the class with the largest logit for each feature."""
         return self.forward(features).argmax(-1)
+
+    def extra_repr(self) -> str:
+        """Describe the arguments."""
+        num_classes, dim = self.layer.weight.shape
+        return f"dim={dim}, num_classes={num_classes}, bias={self.bias is not None}"

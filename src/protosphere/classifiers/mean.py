@@ -1,58 +1,76 @@
-"""The class-mean head: prototypes that are class means of the features, taken and not trained; the head of SCL."""
+"""The class-mean classifier: prototypes computed from features, for contrastive losses."""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from protosphere.classifiers.checks import check_head, check_positive, check_width
-from protosphere.classifiers.class_means import ClassMeans
-from protosphere.geometry.sphere import cosines
+from protosphere.classifiers.checks import check_head_size, check_temperature
+from protosphere.classifiers.scores import cosine_logits
 
 
 class MeanClassifier(nn.Module):
-    """Logits cos(z, μ_c)/τ with the class means μ_c that :meth:`take` was given last; no prototypes before.
+    """Logits cos(z, μ_c)/τ with class means μ_c that are set, not trained.
 
-    Supervised contrastive training needs no head; this one makes a classifier of its features, by one pass over them.
+    Supervised contrastive training has no head. This one turns its features into a classifier with
+    one pass over the training set: see :func:`protosphere.classifiers.class_means`. Until
+    :meth:`set_means` is called, all prototypes and all logits are zero.
 
     Args:
-        dim: width of the features.
-        num_classes: how many classes.
-        temperature: τ, which scales the logits and changes no prediction.
+        dim: Dimension of the features.
+        num_classes: Number of classes.
+        temperature: Temperature τ of the logits; it does not change predictions.
 
     >>> from protosphere.classifiers import class_means
     >>> head = MeanClassifier(2, 2)
-    >>> head.take(class_means(torch.eye(2), torch.tensor([1, 0]), num_classes=2))
+    >>> head.set_means(class_means(torch.eye(2), torch.tensor([1, 0]), num_classes=2).means)
     >>> head.predict(torch.tensor([[3.0, 1.0]]))
     tensor([1])
     """
 
+    bias: None = None
     prototypes: Tensor
 
     def __init__(self, dim: int, num_classes: int, *, temperature: float = 0.1) -> None:
         super().__init__()
-        check_head(dim, num_classes)
-        check_positive(temperature, "temperature")
+        check_head_size(dim, num_classes)
+        check_temperature(temperature)
         self.register_buffer("prototypes", torch.zeros(num_classes, dim))
-        self.temperature = temperature
-
-    def take(self, means: ClassMeans) -> None:
-        """Take class means as prototypes; a class without samples has none, and is predicted by no angle below 90°."""
-        self.prototypes.copy_(means.means.nan_to_num())
-
-    def forget(self) -> None:
-        """Have no prototypes any more, since features have moved on."""
-        self.prototypes.zero_()
+        self.temperature = float(temperature)
 
     @property
-    def has_means(self) -> bool:
-        """Whether there are prototypes."""
+    def is_fitted(self) -> bool:
+        """Whether class means have been set."""
         return bool(self.prototypes.any())
 
-    def forward(self, features: Float[Tensor, "samples dim"]) -> Float[Tensor, "samples classes"]:
-        """The logits: scaled cosines in float32 or wider."""
-        check_width(features, self.prototypes.shape[1])
-        return cosines(features, self.prototypes) / self.temperature
+    def set_means(self, means: Float[Tensor, "classes dim"]) -> None:
+        """Use class means as prototypes.
 
-    def predict(self, features: Float[Tensor, "samples dim"]) -> Int[Tensor, "samples"]:
-        """The class of each sample: the class mean at the smallest angle."""
+        Args:
+            means: Mean of each class; a row of NaN for a class without samples. The prototype of
+                such a class is zero, so its logits are zero.
+
+        Raises:
+            ValueError: The means do not have the shape of the prototypes.
+        """
+        if means.shape != self.prototypes.shape:
+            raise ValueError(
+                f"means must have shape {tuple(self.prototypes.shape)}, got {tuple(means.shape)}"
+            )
+        self.prototypes.copy_(means.nan_to_num())
+
+    def reset(self) -> None:
+        """Discard the class means, for example because the encoder has been trained further."""
+        self.prototypes.zero_()
+
+    def forward(self, features: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch classes"]:
+        """Return the logits cos(z, μ_c)/τ in float32 or wider."""
+        return cosine_logits(features, self.prototypes, temperature=self.temperature)
+
+    def predict(self, features: Float[Tensor, "*batch dim"]) -> Int[Tensor, "*batch"]:
+        """Return the class whose mean has the largest cosine with each feature."""
         return self.forward(features).argmax(-1)
+
+    def extra_repr(self) -> str:
+        """Describe the arguments."""
+        num_classes, dim = self.prototypes.shape
+        return f"dim={dim}, num_classes={num_classes}, temperature={self.temperature:.4g}"
