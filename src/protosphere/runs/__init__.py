@@ -1,4 +1,7 @@
-"""The run folder: what is on disk, and how it is read and written. Pure Python, but for :mod:`checkpoints`."""
+"""Run folders: the files of one training run, and how they are written and read.
+
+Only :mod:`protosphere.runs.checkpoints` needs torch; everything else can be read without it.
+"""
 
 from protosphere.runs.folder import RunFolder, RunFolderError
 

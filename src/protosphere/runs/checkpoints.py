@@ -1,11 +1,17 @@
-"""Checkpoints: weights as safetensors, the rest as plain types; whole or not there, checked on loading, two kept."""
+"""Checkpoints: weights as safetensors and the training state as plain types, with checksums.
+
+A checkpoint is a folder ``step-000001000``. It is written under a temporary name and renamed when
+it is complete, so a process may be killed at any moment.
+"""
 
 import hashlib
 import io
 import json
 import logging
+import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,17 +23,19 @@ from protosphere.runs.folder import RunFolderError
 from protosphere.storage.atomic import reason, sync_folder, write_atomically
 from protosphere.storage.errors import StorageError
 
-_KEPT = 2
+_MANIFEST, _WEIGHTS, _STATE = "checkpoint.json", "weights.safetensors", "state.pt"
+_NAME = re.compile(r"step-([0-9]{9,})")
 _LOG = logging.getLogger("protosphere")
 
 
 class Checkpoint(NamedTuple):
-    """What was saved.
+    """A saved state of a training run.
 
     Attributes:
-        step: after which it was saved.
-        weights: by name.
-        state: of the optimizer, the random numbers and the like: tensors, numbers, texts, lists and dictionaries.
+        step: Number of training steps done.
+        weights: State dict of the trained module.
+        state: Everything else that resuming needs (optimizer state and the like), as tensors,
+            numbers, strings, lists and dictionaries.
     """
 
     step: int
@@ -36,71 +44,89 @@ class Checkpoint(NamedTuple):
 
 
 def save_checkpoint(
-    folder: Path, step: int, weights: Mapping[str, Tensor], state: Mapping[str, Any]
+    folder: Path,
+    step: int,
+    weights: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    *,
+    keep: int = 2,
 ) -> Path:
-    """Save a checkpoint; it appears whole, or not at all. Older ones but the last go.
+    """Save a checkpoint atomically, then remove old ones.
 
     Args:
-        folder: of the run's checkpoints.
-        step: after which it is saved.
-        weights: by name, on any device.
-        state: whatever resuming needs, of plain types.
+        folder: Folder of the checkpoints of a run.
+        step: Number of training steps done.
+        weights: State dict of the trained module, on any device.
+        state: Everything else that resuming needs, as plain types.
+        keep: Number of checkpoints to keep, including this one.
 
     Returns:
-        Where it is.
+        Path of the checkpoint.
 
     Raises:
-        StorageError: it could not be written; earlier checkpoints are as they were.
+        ValueError: ``keep`` is less than 1.
+        StorageError: The checkpoint could not be written. Earlier ones are left unchanged.
     """
+    if keep < 1:
+        raise ValueError(f"keep must be at least 1, got {keep}")
     final = folder / _name(step)
-    part = folder / f".{final.name}.part"
-    for stale in folder.glob(".step-*.part"):  # Of processes that died while they saved.
-        shutil.rmtree(stale, ignore_errors=True)
+    partial = folder / f".{final.name}.part"
+    _remove_hidden(folder)
     try:
-        part.mkdir(parents=True)
+        partial.mkdir(parents=True)
         buffer = io.BytesIO()
         torch.save(dict(state), buffer)
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-        files = {"weights.safetensors": save(plain), "state.pt": buffer.getvalue()}
+        files = {_WEIGHTS: save(plain), _STATE: buffer.getvalue()}
         for name, content in files.items():
-            write_atomically(part / name, content)
+            write_atomically(partial / name, content)
         sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        write_atomically(
-            part / "checkpoint.json", json.dumps({"step": step, "sha256": sums}).encode()
-        )
-        if final.exists():
-            shutil.rmtree(final)
-        part.replace(final)
+        manifest = json.dumps({"step": step, "sha256": sums})
+        write_atomically(partial / _MANIFEST, manifest.encode())
+        if final.is_dir():
+            _hide(final)
+        partial.replace(final)
         sync_folder(folder)
     except OSError as error:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
         raise StorageError(f"cannot write {final}: {reason(error)}") from error
     except StorageError:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
         raise
-    for old in _steps(folder)[:-_KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+    earlier = [path for path in _candidates(folder) if _step(path) < step and _is_complete(path)]
+    for old in earlier[: max(0, len(earlier) - keep + 1)]:
+        with suppress(OSError):  # An old checkpoint too many does no harm.
+            _hide(old)
+    _remove_hidden(folder)
     return final
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole; None if none was ever saved.
+    """Load the newest undamaged checkpoint.
 
-    Nothing in it is executed: weights are safetensors, the rest is read as plain types only.
+    No code stored in a file is executed: weights are safetensors, and the state is unpickled with
+    ``weights_only=True``.
+
+    Args:
+        folder: Folder of the checkpoints of a run.
+
+    Returns:
+        The checkpoint, on the CPU; None if the folder has none.
 
     Raises:
-        RunFolderError: there are checkpoints, and none of them is whole.
+        RunFolderError: The folder has checkpoints, but all of them are damaged.
     """
-    problems = []
-    for path in reversed(_steps(folder)):
+    damaged = []
+    for path in reversed(_candidates(folder)):
         try:
             return _load(path)
-        except Exception:  # Whatever a damaged file makes its parser raise.
-            problems.append(path.name)
-            _LOG.warning("%s is damaged and is passed over", path)
-    if problems:
+        except Exception:  # A damaged file can make its parser raise anything.
+            damaged.append(path.name)
+            _LOG.warning("%s is damaged and is skipped", path)
+    if damaged:
         raise RunFolderError(
-            f"{folder} must hold a checkpoint that is whole; all are damaged ({', '.join(problems)}); start anew"
+            f"all checkpoints in {folder} are damaged ({', '.join(damaged)}); remove the run "
+            "folder to start over"
         )
     return None
 
@@ -109,19 +135,41 @@ def _name(step: int) -> str:
     return f"step-{step:09d}"
 
 
-def _steps(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+def _step(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    return -1 if match is None or _name(int(match[1])) != path.name else int(match[1])
+
+
+def _candidates(folder: Path) -> list[Path]:
+    """Return the folders that are named like a checkpoint, oldest first."""
+    paths = [path for path in folder.glob("step-*") if _step(path) >= 0 and path.is_dir()]
+    return sorted(paths, key=_step)
+
+
+def _is_complete(path: Path) -> bool:
+    """Whether the files of a checkpoint are there; their content is checked on loading only."""
+    return all((path / name).is_file() for name in (_MANIFEST, _WEIGHTS, _STATE))
+
+
+def _hide(path: Path) -> None:
+    """Rename a checkpoint, so that it is gone at once even if the process is killed meanwhile."""
+    path.replace(path.with_name(f".{path.name}.old.part"))
+
+
+def _remove_hidden(folder: Path) -> None:
+    """Remove hidden checkpoints and those that a killed process has not finished."""
+    for path in folder.glob(".step-*.part"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _load(path: Path) -> Checkpoint:
-    manifest = json.loads((path / "checkpoint.json").read_text())
+    manifest = json.loads((path / _MANIFEST).read_text())
     for name, expected in manifest["sha256"].items():
         with (path / name).open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-                raise RunFolderError(f"{name} in {path} must be what was written; it has changed")
-    if path.name != _name(int(manifest["step"])):
-        raise RunFolderError(
-            f"{path} must be of the step that it names; it is of {manifest['step']}"
-        )
-    state = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
-    return Checkpoint(int(manifest["step"]), load_file(path / "weights.safetensors"), state)
+                raise RunFolderError(f"{path / name} does not match its checksum")
+    step = int(manifest["step"])
+    if path.name != _name(step):
+        raise RunFolderError(f"{path} must hold the checkpoint of its step, but holds step {step}")
+    state = torch.load(path / _STATE, map_location="cpu", weights_only=True)
+    return Checkpoint(step, load_file(path / _WEIGHTS), state)

@@ -1,16 +1,19 @@
-"""A run folder: recipe, facts and logged metrics, written so that no moment of death leaves it damaged. Pure Python.
+"""A run folder: the recipe, metadata and logged metrics of one training run.
 
-RUN/recipe.yaml       what was run, and runs again
-RUN/machine.json      where, and with which versions
-RUN/metrics.jsonl     one record a line, as they came
-RUN/classes.json      the names of the classes
-RUN/data.json         how many images, and what tells them from others
-RUN/geometry.safetensors  of the last evaluation: class means, cosines, confusion, a view in three dimensions
-RUN/checkpoints/      the last ones (see checkpoints.py)
-RUN/.lock             held while a process uses the folder
+Every file is written so that a process may be killed at any moment without damaging it.
+
+RUN/recipe.yaml           the recipe; running it again gives the same run
+RUN/machine.json          device, system and package versions
+RUN/metrics.jsonl         one record per line, in the order of logging
+RUN/classes.json          class names, in the order of the class indices
+RUN/data.json             sizes and fingerprints of the splits, normalization
+RUN/geometry.safetensors  arrays of the last evaluation, for plots (see arrays.py)
+RUN/checkpoints/          the newest checkpoints (see checkpoints.py)
+RUN/.lock                 locked while a process uses the folder
 """
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,141 +24,167 @@ from protosphere.storage.atomic import reason, temporary_path, write_atomically
 from protosphere.storage.errors import StorageError
 
 Record: TypeAlias = Mapping[str, Any]
+_LOG = logging.getLogger("protosphere")
 
 
 class RunFolderError(ValueError):
-    """A run folder cannot be used; the sentence says why."""
+    """A run folder cannot be used; the message says why."""
 
 
-def _differs(one: str, other: str) -> str | None:
-    return None if one == other else "the texts differ"
+def _compare_texts(stored: str, given: str) -> str | None:
+    return None if stored == given else "the texts differ"
 
 
 class RunFolder:
-    """A folder of one run.
+    """The folder of one training run.
 
     Args:
-        path: where; made when the recipe is written.
+        path: Path of the folder; it is created when the folder is locked or the run is started.
+
+    >>> RunFolder("runs/digits").metrics.name
+    'metrics.jsonl'
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
     @property
     def recipe(self) -> Path:
-        """The file of the recipe."""
+        """Path of the recipe."""
         return self.path / "recipe.yaml"
 
     @property
     def metrics(self) -> Path:
-        """The file of logged metrics."""
+        """Path of the logged metrics."""
         return self.path / "metrics.jsonl"
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of checkpoints."""
+        """Path of the folder with the checkpoints."""
         return self.path / "checkpoints"
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the folder. A process that dies in any way lets go of it.
+    def lock(self) -> Iterator[None]:
+        """Lock the folder for this process; the lock ends with the process, however it ends.
 
         Raises:
-            RunFolderError: another process holds it.
+            RunFolderError: Another process has locked the folder, or it contains other files.
+            StorageError: The folder could not be created.
         """
-        import fcntl  # noqa: PLC0415  Of Linux and macOS; without it no run folder is written.
+        import fcntl  # noqa: PLC0415  Only on Linux and macOS; reading a run works without it.
 
-        self._refuse_foreign()
+        self._check_ownership()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = (self.path / ".lock").open("a+")
         except OSError as error:
-            raise RunFolderError(
-                f"{self.path} must be a folder to write to; {reason(error)}"
-            ) from None
+            raise StorageError(f"cannot create {self.path}: {reason(error)}") from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 file.seek(0)
-                holder = file.read().strip() or "unknown"
-                raise RunFolderError(
-                    f"{self.path} must be free; process {holder} is using it"
-                ) from None
-            with suppress(
-                OSError
-            ):  # On a full disk the lock holds all the same, and only its holder's name is lost.
+                process = file.read().strip() or "of unknown id"
+                raise RunFolderError(f"{self.path} is in use by process {process}") from None
+            # On a full disk the lock still works; only the process id is missing from it.
+            with suppress(OSError):
                 file.truncate(0)
                 file.write(str(os.getpid()))
                 file.flush()
             yield
 
-    def begin(self, recipe: str, *, differs: Callable[[str, str], str | None] = _differs) -> None:
-        """Write the recipe of a new run, or see that the folder is of this one.
+    def start(
+        self, recipe: str, *, compare: Callable[[str, str], str | None] = _compare_texts
+    ) -> None:
+        """Write the recipe of a new run, or check that the folder belongs to this recipe.
 
-        A run that came to nothing, without a record or a checkpoint, gives way to another.
+        The recipe of a run that was started but has neither records nor checkpoints is replaced.
 
         Args:
-            recipe: its text.
-            differs: says how the text in the folder differs from this one, or that it does not.
+            recipe: Text of the recipe.
+            compare: Function of the stored and the given text; returns how they differ, or None
+                if they describe the same run.
 
         Raises:
-            RunFolderError: the folder holds another recipe, or things that are no run.
+            RunFolderError: The folder holds a run of another recipe, or files that are not a run.
+            StorageError: The recipe could not be written.
         """
         if self.recipe.exists():
-            if (
+            is_unused = (
                 (self.path / "machine.json").exists()
                 and not self.records()
                 and not any(self.checkpoints.glob("*"))
-            ):
+            )
+            if is_unused:
                 self.write_recipe(recipe)
                 return
-            how = differs(self.recipe.read_text(encoding="utf-8", errors="replace"), recipe)
-            if how is not None:
-                raise RunFolderError(
-                    f"{self.path} must be a run of this recipe; it holds another one: {how}"
-                )
+            difference = compare(self._read_text(self.recipe), recipe)
+            if difference is not None:
+                raise RunFolderError(f"{self.path} holds a run of another recipe: {difference}")
             return
-        self._refuse_foreign()
-        self.path.mkdir(parents=True, exist_ok=True)
+        self._check_ownership()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot create {self.path}: {reason(error)}") from error
         self.write_recipe(recipe)
 
     def write_recipe(self, recipe: str) -> None:
-        """Write the recipe, whole or not at all."""
-        write_atomically(self.recipe, recipe.encode())
+        """Write the recipe atomically.
 
-    def _refuse_foreign(self) -> None:
-        if self.recipe.exists() or not self.path.is_dir():
-            return
-        own = {
-            ".lock",
-            temporary_path(self.recipe).name,
-        }  # The part is of a process that died while it wrote it.
-        foreign = sorted(entry.name for entry in self.path.iterdir() if entry.name not in own)
-        if foreign:
-            raise RunFolderError(f"{self.path} must be empty or a run; it holds {foreign[0]}")
-
-    def write_json(self, name: str, content: Any) -> None:
-        """Write facts, whole or not at all."""
-        write_atomically(
-            self.path / name, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
-        )
-
-    def read_json(self, name: str) -> Any:
-        """Read facts.
+        Args:
+            recipe: Text of the recipe.
 
         Raises:
-            RunFolderError: there are none, or they are damaged.
+            StorageError: The file could not be written.
         """
+        write_atomically(self.recipe, recipe.encode())
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Write a JSON file atomically.
+
+        Args:
+            name: File name inside the folder.
+            content: Lists, dictionaries, strings, numbers, booleans and None.
+
+        Raises:
+            StorageError: The file could not be written.
+        """
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        write_atomically(self.path / name, text.encode())
+
+    def read_json(self, name: str) -> Any:
+        """Read a JSON file.
+
+        Args:
+            name: File name inside the folder.
+
+        Returns:
+            The content of the file.
+
+        Raises:
+            RunFolderError: The file is missing, unreadable or damaged.
+        """
+        path = self.path / name
+        if not path.exists():
+            raise RunFolderError(f"{self.path} has no {name}")
         try:
-            return json.loads((self.path / name).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise RunFolderError(f"{self.path} must hold {name}; it does not") from None
+            return json.loads(self._read_text(path, errors="strict"))
         except (json.JSONDecodeError, UnicodeDecodeError):
-            raise RunFolderError(f"{name} in {self.path} must be JSON; it is damaged") from None
+            raise RunFolderError(f"{path} is damaged: it is not JSON") from None
 
     def log(self, record: Record) -> None:
-        """Add a record to the metrics; it is on the disk when this returns. A line that was cut off is not read."""
+        """Append a record to the metrics and flush it to disk.
+
+        Args:
+            record: Values by name; ``kind`` and ``step`` identify the record.
+
+        Raises:
+            StorageError: The record could not be written.
+        """
         line = json.dumps(record, ensure_ascii=False) + "\n"
         try:
             with self.metrics.open("a", encoding="utf-8") as file:
@@ -166,24 +195,64 @@ class RunFolder:
             raise StorageError(f"cannot write {self.metrics}: {reason(error)}") from error
 
     def records(self) -> list[dict[str, Any]]:
-        """The metrics logged so far; the last of each ``kind`` and ``step``, and nothing that was cut off."""
+        """Return the logged metrics, oldest first.
+
+        Of several records of one ``kind`` and ``step`` the last one counts. Incomplete lines, as a
+        killed process may leave them, are skipped.
+        """
         if not self.metrics.exists():
             return []
-        found: dict[Any, dict[str, Any]] = {}
-        for number, line in enumerate(
-            self.metrics.read_text(encoding="utf-8", errors="replace").splitlines()
-        ):
+        records: dict[Any, dict[str, Any]] = {}
+        for number, line in enumerate(self._read_text(self.metrics).splitlines()):
             try:
                 record = json.loads(line)
             except json.JSONDecodeError:
                 continue
             if isinstance(record, dict):
                 key = (record.get("kind"), record["step"]) if "step" in record else number
-                found[key] = record
-        return list(found.values())
+                records[key] = record
+        return list(records.values())
 
-    def forget_after(self, step: int) -> None:
-        """Drop records of steps that a resumed run will take again."""
+    def last_evaluation(self) -> dict[str, Any] | None:
+        """Return the last record of kind ``"evaluation"``, or None if there is none."""
+        evaluations = [record for record in self.records() if record.get("kind") == "evaluation"]
+        return evaluations[-1] if evaluations else None
+
+    def discard_records_after(self, step: int) -> None:
+        """Remove the records of later steps, which a resumed run will log again.
+
+        A warning is logged if a run is resumed whose metrics are missing.
+
+        Args:
+            step: Last step whose records are kept.
+
+        Raises:
+            StorageError: The file could not be written.
+        """
+        if step > 0 and not self.metrics.exists():
+            _LOG.warning(
+                "metrics.jsonl is missing in %s: the records up to step %d are lost",
+                self.path,
+                step,
+            )
         kept = [record for record in self.records() if record.get("step", 0) <= step]
         lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept)
         write_atomically(self.metrics, lines.encode())
+
+    def _check_ownership(self) -> None:
+        """Raise RunFolderError if the folder has files but is not a run."""
+        if self.recipe.exists() or not self.path.is_dir():
+            return
+        # A process that was killed while it wrote the recipe leaves the temporary file.
+        own = {".lock", temporary_path(self.recipe).name}
+        others = sorted(entry.name for entry in self.path.iterdir() if entry.name not in own)
+        if others:
+            raise RunFolderError(
+                f"{self.path} must be empty or a run folder, but it contains {others[0]}"
+            )
+
+    def _read_text(self, path: Path, *, errors: str = "replace") -> str:
+        try:
+            return path.read_text(encoding="utf-8", errors=errors)
+        except OSError as error:
+            raise RunFolderError(f"cannot read {path}: {reason(error)}") from None

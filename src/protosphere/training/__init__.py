@@ -1,8 +1,19 @@
-"""Training: the objective, the loop, the learning rate over a run."""
+"""Training: objective, settings, learning rate schedules and the training loop."""
 
-from protosphere.training.config import Settings
+from protosphere.training.config import SGD, AdamW, TrainConfig
+from protosphere.training.ema import ExponentialMovingAverage
 from protosphere.training.loop import Progress, TrainingError, train
 from protosphere.training.objective import Objective
 from protosphere.training.schedules import Schedule
 
-__all__ = ["Objective", "Progress", "Schedule", "Settings", "TrainingError", "train"]
+__all__ = [
+    "SGD",
+    "AdamW",
+    "ExponentialMovingAverage",
+    "Objective",
+    "Progress",
+    "Schedule",
+    "TrainConfig",
+    "TrainingError",
+    "train",
+]

@@ -1,4 +1,4 @@
-"""A moving average of weights, which is evaluated in their place."""
+"""Exponential moving average of weights, which is evaluated in place of the weights themselves."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -7,73 +7,94 @@ import torch
 from torch import Tensor, nn
 
 
-class WeightAverage:
-    """θ̄ ← θ̄ + (1 − d)(θ − θ̄) after each step, d = min(decay, (1 + t)/(10 + t)) after t steps.
+class ExponentialMovingAverage:
+    """Exponential moving average of the weights of a module.
 
-    Of all floating numbers of a module, running statistics included. ``torch.optim.swa_utils`` asks the device how many
-    steps there were; here the share is a tensor that is filled from outside, so that an update can be part of a graph.
+    θ̄ ← d θ̄ + (1 − d) θ after each step, with d = min(decay, (1 + t)/(10 + t)) after t steps, for
+    all floating-point entries of the state dict, running statistics included.
+
+    ``torch.optim.swa_utils`` reads the number of steps from the device at every update. Here the
+    decay of a step is a tensor that is filled before the step, so that the update can be part of a
+    CUDA graph.
 
     Args:
-        module: whose weights; it must not be moved any more.
-        decay: d, once there were steps enough.
+        module: Module to average; it must not be moved to another device afterwards.
+        decay: Decay d after many steps.
+
+    Raises:
+        ValueError: ``decay`` is not between 0 and 1.
 
     >>> layer = nn.Linear(1, 1, bias=False)
-    >>> average = WeightAverage(layer, decay=0.5)
+    >>> ema = ExponentialMovingAverage(layer, decay=0.5)
     >>> before, after = layer.weight.item(), layer.weight.data.add_(1.0).item()
-    >>> average.at(9)
-    >>> average.update()
-    >>> with average.applied():
+    >>> ema.set_step(9)
+    >>> ema.update()
+    >>> with ema.applied():
     ...     print(round(layer.weight.item() - before, 3))
     0.5
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         if not 0 < decay < 1:
-            raise ValueError(f"the decay of an average must lie between 0 and 1; got {decay}")
+            raise ValueError(f"decay must be between 0 and 1, got {decay}")
         self._decay = decay
-        own = {
+        self._weights = {
             name: value.detach()
             for name, value in module.state_dict().items()
             if value.is_floating_point()
         }
-        self._own = own
-        self._mean = {name: value.clone() for name, value in own.items()}
-        self._share = torch.zeros((), device=next(iter(own.values())).device)
+        self._averages = {name: value.clone() for name, value in self._weights.items()}
+        device = next(iter(self._weights.values())).device
+        self._new_fraction = torch.zeros((), device=device)  # 1 − d of the next update.
 
-    def at(self, step: int) -> None:
-        """Say how many steps were done before the one that is next."""
-        self._share.fill_(1 - min(self._decay, (1 + step) / (10 + step)))
+    def set_step(self, step: int) -> None:
+        """Set the decay of the next update.
+
+        Args:
+            step: Number of training steps done before it.
+        """
+        self._new_fraction.fill_(1 - min(self._decay, (1 + step) / (10 + step)))
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the weights as they are now."""
-        means = list(self._mean.values())
-        changes = torch._foreach_sub(list(self._own.values()), means)
-        torch._foreach_mul_(changes, self._share)
-        torch._foreach_add_(means, changes)
+        """Update the average with the current weights."""
+        averages = list(self._averages.values())
+        changes = torch._foreach_sub(list(self._weights.values()), averages)
+        torch._foreach_mul_(changes, self._new_fraction)
+        torch._foreach_add_(averages, changes)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Let the module have the average for a while. Weights stay where they are in memory; values are exchanged."""
-        self._exchange()
+        """Give the module the averaged weights while the context is active.
+
+        Values are swapped in place, so that a CUDA graph still finds the weights in its memory.
+        """
+        self._swap()
         try:
             yield
         finally:
-            self._exchange()
+            self._swap()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the averaged weights by name."""
+        return dict(self._averages)
 
     @torch.no_grad()
-    def _exchange(self) -> None:
-        for name, own in self._own.items():
-            held = own.clone()
-            own.copy_(self._mean[name])
-            self._mean[name].copy_(held)
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Load averaged weights.
 
-    def state(self) -> dict[str, Tensor]:
-        """The average, by name."""
-        return dict(self._mean)
+        Args:
+            state: What :meth:`state_dict` returned.
+
+        Raises:
+            KeyError: The average of a weight is missing.
+        """
+        for name, average in self._averages.items():
+            average.copy_(state[name])
 
     @torch.no_grad()
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take up an average that was saved."""
-        for name, value in self._mean.items():
-            value.copy_(state[name])
+    def _swap(self) -> None:
+        for name, weight in self._weights.items():
+            held = weight.clone()
+            weight.copy_(self._averages[name])
+            self._averages[name].copy_(held)

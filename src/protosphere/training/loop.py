@@ -1,4 +1,4 @@
-"""The loop: a generator of records. Whoever runs it writes them down, shows them, or saves what they offer to save."""
+"""The training loop, a generator of progress reports; the caller logs, evaluates and saves."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,155 +8,223 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from protosphere.data.loaders import Feed, whole_batches
+from protosphere.data.loaders import Loader, num_batches
 from protosphere.runs.checkpoints import Checkpoint
-from protosphere.training.config import Settings
+from protosphere.training.config import TrainConfig
+from protosphere.training.graph_step import GraphStep
 from protosphere.training.objective import Objective
 from protosphere.training.schedules import Schedule
-from protosphere.training.step import Steps
+from protosphere.training.step import EagerStep, Step
 
-# No loss of a network that learns comes near: ln K for a guess, 2/τ beyond it for the normalized ones.
-_EXPLODED = 1e5
+# Far above any loss of a network that learns: ln K for a guess, at most 2/temperature more for
+# normalized losses.
+_MAX_LOSS = 1e5
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on; the sentence says why and where."""
+    """Training cannot continue; the message says why and at which step."""
 
 
 class Progress(NamedTuple):
-    """Where training stands.
+    """A report of the training loop.
 
     Attributes:
-        step: how many are done.
-        epoch: how many are done, counting a part as a part.
-        loss: the mean over the epoch so far.
-        rate: the learning rate of the last step.
-        images_per_second: since the last record; at the end of an epoch, over the whole of it. What is done with the
-            records does not count.
-        at_epoch_end: whether an epoch has just ended.
-        stopping: whether this is the last record because the loop was asked to stop.
-        checkpoint: makes what resuming from here needs: weights and state.
-        averaged: while it is entered, the objective has the moving average of its weights, if there is one.
+        step: Number of steps done over the whole run.
+        epoch: Number of epochs done, with a fraction inside an epoch.
+        loss: Mean loss of the current epoch so far.
+        lr: Learning rate of the last step.
+        images_per_second: Throughput since the last report, or of the whole epoch at its end. Time
+            that the caller spends between reports does not count.
+        at_epoch_end: Whether an epoch has just ended.
+        stopping: Whether this is the last report because ``should_stop`` returned True.
+        checkpoint: Function that returns the weights and the state to resume from here. They share
+            memory with the training run and must be saved before it continues.
+        ema_weights: Function that returns a context manager; while it is active, the objective has
+            the moving average of its weights, if the run has one.
     """
 
     step: int
     epoch: float
     loss: float
-    rate: float
+    lr: float
     images_per_second: float
     at_epoch_end: bool
     stopping: bool
     checkpoint: Callable[[], tuple[dict[str, Tensor], dict[str, Any]]]
-    averaged: Callable[[], AbstractContextManager[None]]
+    ema_weights: Callable[[], AbstractContextManager[None]]
 
 
 def train(
     objective: Objective,
-    feed: Feed,
-    settings: Settings,
+    loader: Loader,
+    config: TrainConfig,
     *,
     resume: Checkpoint | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Progress]:
     """Train an objective.
 
-    The order of samples depends on the seed and the epoch alone; all other random numbers on the seed and the step,
-    since torch's generator of the device is seeded before each. So a run that is resumed goes on as if it had not
-    stopped, bit for bit on a CPU.
+    The order of samples depends on the seed and the epoch only, and all other random numbers on the
+    seed and the step, because the generator of the device is seeded before each step. A resumed run
+    therefore continues as if it had not been interrupted, bit for bit on a CPU.
 
     Args:
-        objective: on the device of the feed.
-        feed: the training images.
-        settings: how to train.
-        resume: where an earlier run of the same settings has come to.
-        stop: asked after each step; when it says so, a last record is yielded and the loop ends.
+        objective: Module to train, on the device of the loader.
+        loader: Loader of the training images.
+        config: Settings of the run.
+        resume: Checkpoint to resume from.
+        should_stop: Called after each step; if it returns True, the loop yields a last report and
+            ends.
 
     Yields:
-        A record at the end of each epoch, and in between as often as the settings ask.
+        A report at the end of each epoch, and every ``config.report_every`` steps.
 
     Raises:
-        TrainingError: the loss is no longer a number, or exploded; or the checkpoint is of something else.
+        TrainingError: The loss or a weight is not finite or the loss exploded; or the checkpoint is
+            of another model, dataset, batch size or optimizer.
     """
-    per_epoch = whole_batches(len(feed), settings.batch)
-    losses = torch.zeros(per_epoch, device=feed.device)
-    first = 0
-    steps = Steps(objective, feed, settings)
+    steps_per_epoch = num_batches(len(loader), config.batch_size)
+    losses = torch.zeros(steps_per_epoch, device=loader.device)
+    take_step = _create_step(objective, loader, config)
+    first_step = 0
     if resume is not None:
-        first = resume.step
-        try:
-            objective.load_state_dict(resume.weights)
-            steps.restore(resume.state)
-            losses[: first % per_epoch] = resume.state["losses"].to(feed.device)
-            same = resume.state["samples"] == len(feed)
-        except (RuntimeError, KeyError, ValueError, TypeError, AttributeError):
-            same = False
-        if not same:
-            raise TrainingError(
-                f"a checkpoint must be of this model, data and optimizer to go on from; that of step {first} is not"
-            )
+        first_step = resume.step
+        losses_so_far = losses[: first_step % steps_per_epoch]
+        _restore(resume, objective, take_step, losses_so_far, config, len(loader))
     objective.train()
-    begun, since = time.perf_counter(), first
-    spent, taken = 0.0, 0  # Of the epoch before the last record.
-    for epoch in range(first // per_epoch, settings.schedule.epochs):
-        start = max(0, first - epoch * per_epoch)
-        batches = feed.batches(settings.batch, seed=settings.seed, epoch=epoch, first=start)
-        for place, parts in enumerate(batches, start):
-            step = epoch * per_epoch + place
-            rate = settings.schedule.at(step, steps_per_epoch=per_epoch)
-            losses[place] = steps.take(parts, step=step, rate=rate)
-            done, end, stopping = step + 1, place + 1 == per_epoch, stop()
-            if not (
-                end or stopping or (settings.report_every and done % settings.report_every == 0)
-            ):
+    samples_per_step = min(config.batch_size, len(loader))
+    throughput = _Throughput(first_step)
+    for epoch in range(first_step // steps_per_epoch, config.schedule.epochs):
+        first = max(0, first_step - epoch * steps_per_epoch)
+        batches = loader.batches(config.batch_size, seed=config.seed, epoch=epoch, first=first)
+        for index, batch in enumerate(batches, first):
+            step = epoch * steps_per_epoch + index
+            lr = config.schedule.at_step(step, steps_per_epoch=steps_per_epoch)
+            losses[index] = take_step(batch, step=step, lr=lr)
+            done, at_end, stopping = step + 1, index + 1 == steps_per_epoch, should_stop()
+            is_due = config.report_every is not None and done % config.report_every == 0
+            if not (at_end or stopping or is_due):
                 continue
-            loss = _mean(losses[: place + 1].cpu(), done, per_epoch, settings.schedule)
-            if end or stopping:
-                _see_that_finite(objective.state_dict(), done, rate)
-            seconds = time.perf_counter() - begun
-            spent, taken = spent + seconds, taken + done - since
-            speed = min(settings.batch, len(feed)) * (
-                taken / spent if end else (done - since) / seconds
-            )
+            loss = _mean_loss(losses[: index + 1].cpu(), done, steps_per_epoch, config.schedule)
+            if at_end or stopping:
+                _check_finite(objective.state_dict(), done, lr)
+            speed = throughput.measure(done, whole_epoch=at_end) * samples_per_step
 
             def checkpoint(
-                seen: Tensor = losses[: 0 if end else place + 1],
+                losses_so_far: Tensor = losses[: 0 if at_end else index + 1],
             ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-                return objective.state_dict(), steps.state() | {
-                    "losses": seen.cpu(),
-                    "samples": len(feed),
+                return objective.state_dict(), take_step.state_dict() | {
+                    "losses": losses_so_far.cpu(),
+                    "num_samples": len(loader),
+                    "batch_size": config.batch_size,
                 }
 
-            averaged = nullcontext if steps.average is None else steps.average.applied
+            ema_weights = nullcontext if take_step.ema is None else take_step.ema.applied
             yield Progress(
-                done, done / per_epoch, loss, rate, speed, end, stopping, checkpoint, averaged
+                done,
+                done / steps_per_epoch,
+                loss,
+                lr,
+                speed,
+                at_end,
+                stopping,
+                checkpoint,
+                ema_weights,
             )
             if stopping:
                 return
-            begun, since = time.perf_counter(), done
-            spent, taken = (0.0, 0) if end else (spent, taken)
+            throughput.restart()
 
 
-def _mean(losses: Tensor, done: int, per_epoch: int, schedule: Schedule) -> float:
-    """The mean of an epoch's losses so far. Raises TrainingError where one of them is no loss."""
-    wrong = torch.nonzero(~(losses.abs() < _EXPLODED)).flatten().tolist()
-    if wrong:
-        step = done - len(losses) + wrong[0] + 1
-        rate = schedule.at(step - 1, steps_per_epoch=per_epoch)
+class _Throughput:
+    """Measures steps per second, of single intervals and of whole epochs."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._start = time.perf_counter()
+        self._epoch_steps, self._epoch_seconds = 0, 0.0
+
+    def measure(self, step: int, *, whole_epoch: bool) -> float:
+        """Return the steps per second since the last interval, or of the epoch that ends now."""
+        steps, seconds = step - self._step, time.perf_counter() - self._start
+        self._step = step
+        self._epoch_steps += steps
+        self._epoch_seconds += seconds
+        if not whole_epoch:
+            return steps / seconds
+        speed = self._epoch_steps / self._epoch_seconds
+        self._epoch_steps, self._epoch_seconds = 0, 0.0
+        return speed
+
+    def restart(self) -> None:
+        """Start the next interval now."""
+        self._start = time.perf_counter()
+
+
+def _create_step(objective: Objective, loader: Loader, config: TrainConfig) -> Step:
+    if config.compile and loader.device.type == "cuda":
+        return GraphStep(objective, loader, config)
+    return EagerStep(objective, loader, config)
+
+
+def _restore(
+    checkpoint: Checkpoint,
+    objective: Objective,
+    take_step: Step,
+    losses: Tensor,
+    config: TrainConfig,
+    num_samples: int,
+) -> None:
+    """Load a checkpoint. Raises TrainingError if it is not of this run."""
+    expected = {
+        "num_samples": num_samples,
+        "batch_size": config.batch_size,
+        "optimizer_name": config.optimizer.name,
+    }
+    for name, value in expected.items():
+        stored = checkpoint.state.get(name)
+        if stored != value:
+            raise TrainingError(
+                f"the checkpoint of step {checkpoint.step} has {name} {stored}, "
+                f"but this run has {value}"
+            )
+    if ("ema" in checkpoint.state) != (config.ema_decay is not None):
         raise TrainingError(
-            f"the loss must stay finite and below {_EXPLODED:.0g}; at step {step}, with a learning rate of {rate:.3g}, "
-            f"it was {float(losses[wrong[0]]):.3g}"
+            f"the checkpoint of step {checkpoint.step} must have an average of the weights if and "
+            "only if ema_decay is given"
+        )
+    try:
+        objective.load_state_dict(checkpoint.weights)
+        take_step.load_state_dict(checkpoint.state)
+        losses.copy_(checkpoint.state["losses"])
+    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError):
+        raise TrainingError(
+            f"the checkpoint of step {checkpoint.step} does not fit this model"
+        ) from None
+
+
+def _mean_loss(losses: Tensor, done: int, steps_per_epoch: int, schedule: Schedule) -> float:
+    """Return the mean of the losses of an epoch so far. Raises TrainingError if one exploded."""
+    exploded = torch.nonzero(~(losses.abs() < _MAX_LOSS)).flatten().tolist()
+    if exploded:
+        step = done - len(losses) + exploded[0] + 1
+        lr = schedule.at_step(step - 1, steps_per_epoch=steps_per_epoch)
+        raise TrainingError(
+            f"the loss must be finite and below {_MAX_LOSS:.0g}, got "
+            f"{float(losses[exploded[0]]):.3g} at step {step} with a learning rate of {lr:.3g}"
         )
     return float(losses.mean())
 
 
-def _see_that_finite(weights: dict[str, Tensor], done: int, rate: float) -> None:
-    """Raise TrainingError where weights are no numbers: the next loss would show it, but they are to be saved now."""
+def _check_finite(weights: dict[str, Tensor], done: int, lr: float) -> None:
+    """Raise TrainingError if a weight is not finite, since the weights may be saved now."""
     floating = {name: value for name, value in weights.items() if value.is_floating_point()}
-    if bool(
-        torch.isfinite(torch.nn.utils.get_total_norm(list(floating.values()), torch.inf))
-    ):  # All at once.
+    largest = torch.nn.utils.get_total_norm(list(floating.values()), torch.inf)
+    if bool(torch.isfinite(largest)):  # One transfer from the device instead of one per weight.
         return
     for name, value in floating.items():
         if not bool(torch.isfinite(value).all()):
-            where = f"after step {done}, with a learning rate of {rate:.3g}"
-            raise TrainingError(f"weights must stay finite; {where}, those of {name} are not")
+            raise TrainingError(
+                f"weights must be finite, but {name} is not after step {done} with a learning rate "
+                f"of {lr:.3g}"
+            )

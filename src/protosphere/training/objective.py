@@ -1,36 +1,65 @@
-"""The objective: the one place where encoder, head and loss meet."""
+"""The objective: an encoder, a head and a loss as one module."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-Loss = Callable[[Tensor, nn.Module, Tensor], Tensor]
+from protosphere.classifiers.protocol import Head
+
+Loss: TypeAlias = Callable[..., Tensor]
 
 
 class Objective(nn.Module):
-    """From images and labels to a loss.
+    """An encoder, a head and a loss as one module that maps images and labels to a loss.
 
     Args:
-        encoder: images to features; what stands behind it (neck, projection) included.
-        head: the classifier; it owns the prototypes.
-        loss: of features, head and labels, e.g. ``lambda features, head, labels: nonl_loss(features, head.prototypes,
-            labels, temperature=0.1)``.
+        encoder: Module from images to features, including its neck and projection.
+        head: Classifier on the features; it owns the prototypes and is trained with the encoder.
+        loss: Function or module, called as ``loss(features, head, labels)``, that returns a scalar.
+            A module becomes a child, so that its buffers move with the objective.
+
+    Raises:
+        TypeError: ``head`` is not a module.
+
+    >>> import torch
+    >>> from protosphere.classifiers import CosineClassifier
+    >>> head = CosineClassifier(8, 3)
+    >>> objective = Objective(nn.Linear(4, 8), head, lambda features, head, labels: features.sum())
+    >>> objective.logits(torch.randn(5, 4)).shape
+    torch.Size([5, 3])
     """
 
-    def __init__(self, encoder: nn.Module, head: nn.Module, loss: Loss) -> None:
+    def __init__(self, encoder: nn.Module, head: Head, loss: Loss) -> None:
         super().__init__()
+        if not isinstance(head, nn.Module):
+            raise TypeError(f"head must be a torch.nn.Module, got {type(head).__name__}")
         self.encoder = encoder
-        self.head = head
+        self.head: Head = head
         self.loss = loss
 
     def forward(
         self, images: Float[Tensor, "samples ..."], labels: Integer[Tensor, "samples"]
     ) -> Float[Tensor, ""]:
-        """The loss of a batch."""
+        """Return the loss of a batch.
+
+        Args:
+            images: Batch of images, augmented and normalized.
+            labels: Class index of each image.
+
+        Returns:
+            The loss, a scalar.
+        """
         return self.loss(self.encoder(images), self.head, labels)
 
-    def scores(self, images: Float[Tensor, "samples ..."]) -> Float[Tensor, "samples classes"]:
-        """What the head says of each class."""
-        scores: Tensor = self.head(self.encoder(images))
-        return scores
+    def logits(self, images: Float[Tensor, "samples ..."]) -> Float[Tensor, "samples classes"]:
+        """Return the logits of the head.
+
+        Args:
+            images: Batch of images, normalized.
+
+        Returns:
+            One logit per image and class.
+        """
+        return self.head(self.encoder(images))

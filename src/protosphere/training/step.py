@@ -1,163 +1,186 @@
-"""Steps of training: forward, backward, update; eagerly, or compiled and replayed as one CUDA graph."""
+"""The training step: forward, backward and update, run eagerly or with a compiled loss."""
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from protosphere.data.loaders import Feed, seed_of
-from protosphere.training.config import Settings
-from protosphere.training.ema import WeightAverage
+from protosphere.data.loaders import Loader, derive_seed
+from protosphere.training.config import TrainConfig
+from protosphere.training.ema import ExponentialMovingAverage
 from protosphere.training.objective import Objective
 
-# Steps before the graph is recorded: they compile, choose algorithms and make the optimizer's state.
-_BEFORE_GRAPH = 3
 
+class Step(Protocol):
+    """A training step, which owns the optimizer and the average of the weights."""
 
-class Steps:
-    """Takes steps, and owns what they change: the optimizer's state and the average of weights.
+    @property
+    def ema(self) -> ExponentialMovingAverage | None:
+        """The moving average of the weights, if the run has one."""
+        ...
 
-    Compiled, on a GPU, the whole step (cutting and augmenting the batch, both passes, the update) is recorded once as a
-    CUDA graph and replayed: a step of a small network is hundreds of kernels of microseconds each, which Python could
-    not launch as fast as they run. The first steps are taken outside the graph and count like any other.
-
-    Args:
-        objective: on the feed's device.
-        feed: whose batches are taken.
-        settings: how to train.
-    """
-
-    def __init__(self, objective: Objective, feed: Feed, settings: Settings) -> None:
-        self.objective, self.feed, self.settings = objective, feed, settings
-        self.device = feed.device
-        self._compiled = settings.execution == "compiled"
-        self._graphed = self._compiled and self.device.type == "cuda"
-        if self._graphed:
-            objective.to(memory_format=torch.channels_last)
-        # A number would be recorded for good; a tensor can be filled anew.
-        first = settings.schedule.at_epoch(0)
-        self._rate = torch.tensor(first, device=self.device) if self._graphed else first
-        self._last_rate = first
-        self.optimizer = _optimizer(objective, settings, self._rate, graphed=self._graphed)
-        self.average = (
-            None if settings.average is None else WeightAverage(objective, settings.average)
-        )
-        self._loss = (
-            torch.compile(self._loss_of, fullgraph=True, dynamic=False)
-            if self._compiled
-            else self._loss_of
-        )
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._inputs: tuple[Tensor, ...] = ()
-        self._output = torch.zeros(())
-        self._taken = 0
-
-    def take(self, parts: tuple[Tensor, ...], *, step: int, rate: float) -> Tensor:
-        """Take a step.
+    def __call__(self, batch: tuple[Tensor, ...], *, step: int, lr: float) -> Tensor:
+        """Do one training step.
 
         Args:
-            parts: what the feed gave.
-            step: how many were taken before it, over the whole run; with the seed it decides all random numbers.
-            rate: the learning rate.
+            batch: A batch of :meth:`Loader.batches`.
+            step: Number of steps done before over the whole run; with the seed of the run it
+                determines all random numbers of this step.
+            lr: Learning rate.
 
         Returns:
             The loss before the update, on the device; it is valid until the next step.
         """
-        self._seed(seed_of("step", self.settings.seed, step))
-        self._set_rate(rate)
-        if self.average is not None:
-            self.average.at(step)
-        if not self._graphed:
-            return self._whole(parts)
-        if self._graph is None:
-            if self._taken < _BEFORE_GRAPH:
-                self._taken += 1
-                return self._beside(parts)
-            self._record(parts)
-        for own, given in zip(self._inputs, parts, strict=True):
-            own.copy_(given, non_blocking=True)
-        assert self._graph is not None
-        self._graph.replay()
-        return self._output
+        ...
 
-    def state(self) -> dict[str, Any]:
-        """What resuming needs besides the weights; of plain types."""
-        average = {} if self.average is None else {"average": self.average.state()}
-        kind = {"kind": self.settings.optimizer}
-        return {"optimizer": self.optimizer.state_dict()["state"], **kind, **average}
+    def state_dict(self) -> dict[str, Any]:
+        """Return what resuming needs besides the weights, as plain types."""
+        ...
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take up a state that was saved, on this device or on another."""
-        if state["kind"] != self.settings.optimizer:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a state that was saved on this device or another one.
+
+        Args:
+            state: What :meth:`state_dict` returned.
+
+        Raises:
+            ValueError, KeyError, RuntimeError: The state is of another model, optimizer or
+                average.
+        """
+        ...
+
+
+class EagerStep:
+    """A training step without a CUDA graph; see :class:`Step` for its methods.
+
+    The two halves of a step are public, because :class:`~protosphere.training.graph_step.GraphStep`
+    captures the second one.
+
+    Args:
+        objective: Module to train, on the device of the loader.
+        loader: Loader of the training images.
+        config: Settings of the run.
+        for_graph: Whether :meth:`update` must be capturable in a CUDA graph: learning rate in a
+            tensor, capturable optimizer, channels-last layout.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        loader: Loader,
+        config: TrainConfig,
+        *,
+        for_graph: bool = False,
+    ) -> None:
+        self.objective, self.loader, self.config = objective, loader, config
+        self.device = loader.device
+        self._channels_last = for_graph
+        if for_graph:
+            objective.to(memory_format=torch.channels_last)
+        # A graph would keep a number forever; a tensor can be filled with the next one.
+        first = config.schedule.at_epoch(0)
+        self._lr = torch.tensor(first, device=self.device) if for_graph else first
+        self._last_lr = first
+        self.optimizer = config.optimizer.create(
+            list(objective.parameters()), self._lr, capturable=for_graph
+        )
+        self._ema = (
+            None
+            if config.ema_decay is None
+            else ExponentialMovingAverage(objective, config.ema_decay)
+        )
+        self._loss = (
+            torch.compile(self._compute_loss, fullgraph=True, dynamic=False)
+            if config.compile
+            else self._compute_loss
+        )
+
+    @property
+    def ema(self) -> ExponentialMovingAverage | None:
+        """The moving average of the weights, if the run has one."""
+        return self._ema
+
+    def __call__(self, batch: tuple[Tensor, ...], *, step: int, lr: float) -> Tensor:
+        """Do one training step; see :meth:`Step.__call__`."""
+        self.prepare(step=step, lr=lr)
+        return self.update(batch)
+
+    def prepare(self, *, step: int, lr: float) -> None:
+        """Set everything that differs between steps besides the batch.
+
+        Args:
+            step: Number of steps done before over the whole run.
+            lr: Learning rate.
+        """
+        self._seed(derive_seed("step", self.config.seed, step))
+        self._set_lr(lr)
+        if self._ema is not None:
+            self._ema.set_step(step)
+
+    def update(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """Compute the loss and update the weights.
+
+        A CUDA graph may capture this: nothing waits for the device, and no shape depends on a
+        value.
+
+        Args:
+            batch: A batch of :meth:`Loader.batches`.
+
+        Returns:
+            The loss before the update.
+        """
+        num_parts = self.config.grad_accum_steps
+        losses = []
+        self.optimizer.zero_grad(set_to_none=True)
+        for part in zip(*(tensor.chunk(num_parts) for tensor in batch), strict=True):
+            loss = self._loss(*part)
+            if num_parts > 1:
+                loss = loss * (len(part[0]) / len(batch[0]))
+            loss.backward()
+            losses.append(loss.detach())
+        if self.config.grad_clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.objective.parameters(), self.config.grad_clip)
+        self.optimizer.step()
+        if self._ema is not None:
+            self._ema.update()
+        return losses[0] if num_parts == 1 else torch.stack(losses).sum()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what resuming needs besides the weights; see :meth:`Step.state_dict`."""
+        state = {
+            "optimizer": self.optimizer.state_dict()["state"],
+            "optimizer_name": self.config.optimizer.name,
+        }
+        return state if self._ema is None else state | {"ema": self._ema.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a state; see :meth:`Step.load_state_dict`."""
+        if state["optimizer_name"] != self.config.optimizer.name:
             raise ValueError(
-                f"a state must be of the optimizer that takes it, {self.settings.optimizer}; it is not"
+                f"the state must be of the optimizer {self.config.optimizer.name}, "
+                f"got {state['optimizer_name']}"
             )
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
         for group in self.optimizer.param_groups:
-            group["lr"] = self._rate  # Loading has put a copy in its place.
-        for parameter, own in self.optimizer.state.items():
-            for name, value in own.items():
+            group["lr"] = self._lr  # Loading has replaced the tensor by a copy.
+        for parameter, entries in self.optimizer.state.items():
+            for name, value in entries.items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    own[name] = torch.empty_like(parameter).copy_(
-                        value
-                    )  # In the layout that the parameter has here.
-        if self.average is not None:
-            self.average.restore(state["average"])
+                    # The memory layout must be that of the parameter on this device.
+                    entries[name] = torch.empty_like(parameter).copy_(value)
+        if self._ema is not None:
+            self._ema.load_state_dict(state["ema"])
 
-    def _loss_of(self, *parts: Tensor) -> Tensor:
-        images, labels = self.feed.prepared(*parts)
-        if (
-            self._graphed and images.ndim == 4
-        ):  # Features that were computed once have no such layout.
+    def _compute_loss(self, *batch: Tensor) -> Tensor:
+        images, labels = self.loader.prepare(*batch)
+        if self._channels_last and images.ndim == 4:  # Precomputed features have two dimensions.
             images = images.contiguous(memory_format=torch.channels_last)
         with torch.autocast(
-            self.device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16"
+            self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"
         ):
             loss: Tensor = self.objective(images, labels)
         return loss
-
-    def _whole(self, parts: tuple[Tensor, ...]) -> Tensor:
-        """A step, as it is recorded too: it waits for nothing, and no shape depends on a value."""
-        pieces = self.settings.accumulate
-        losses = []
-        self.optimizer.zero_grad(set_to_none=True)
-        for piece in zip(*(part.chunk(pieces) for part in parts), strict=True):
-            loss = self._loss(*piece)
-            if pieces > 1:
-                loss = loss * (len(piece[0]) / len(parts[0]))
-            loss.backward()
-            losses.append(loss.detach())
-        if self.settings.clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.objective.parameters(), self.settings.clip)
-        self.optimizer.step()
-        if self.average is not None:
-            self.average.update()
-        return losses[0] if pieces == 1 else torch.stack(losses).sum()
-
-    def _beside(self, parts: tuple[Tensor, ...]) -> Tensor:
-        """A step outside the graph, on a stream of its own as recording asks for."""
-        current, side = torch.cuda.current_stream(self.device), torch.cuda.Stream(self.device)
-        side.wait_stream(current)
-        with torch.cuda.stream(side), _choosing():
-            loss = self._whole(parts)
-        current.wait_stream(side)
-        loss.record_stream(current)
-        return loss
-
-    def _record(self, parts: tuple[Tensor, ...]) -> None:
-        self._inputs = tuple(part.clone() for part in parts)
-        self.optimizer.zero_grad(
-            set_to_none=True
-        )  # Gradients are to lie in the graph's own memory.
-        graph = torch.cuda.CUDAGraph()
-        # Other threads, such as those that load images, may go on talking to the GPU meanwhile.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"), _choosing():
-            self._output = self._whole(self._inputs)
-        self._graph = graph
 
     def _seed(self, seed: int) -> None:
         if self.device.type == "cuda":
@@ -165,46 +188,12 @@ class Steps:
         else:
             torch.manual_seed(seed)
 
-    def _set_rate(self, rate: float) -> None:
-        if rate == self._last_rate:
+    def _set_lr(self, lr: float) -> None:
+        if lr == self._last_lr:
             return
-        self._last_rate = rate
-        if isinstance(self._rate, Tensor):
-            self._rate.fill_(rate)
+        self._last_lr = lr
+        if isinstance(self._lr, Tensor):
+            self._lr.fill_(lr)
         else:
             for group in self.optimizer.param_groups:
-                group["lr"] = rate
-
-
-@contextmanager
-def _choosing() -> Iterator[None]:
-    """Where cuDNN tries some algorithms and keeps the fastest; the compiler's advice to round products is not heard."""
-    cudnn = torch.backends.cudnn
-    before = cudnn.benchmark
-    cudnn.benchmark = True
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
-            yield
-    finally:
-        cudnn.benchmark = before
-
-
-def _optimizer(
-    objective: Objective, settings: Settings, rate: float | Tensor, *, graphed: bool
-) -> torch.optim.Optimizer:
-    parameters = list(objective.parameters())
-    fused = True if graphed else None
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters,
-            rate,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            fused=fused,
-        )
-    if settings.optimizer == "adamw":
-        return torch.optim.AdamW(
-            parameters, rate, weight_decay=settings.weight_decay, fused=fused, capturable=graphed
-        )
-    raise ValueError(f"an optimizer is 'sgd' or 'adamw'; got {settings.optimizer!r}")
+                group["lr"] = lr
