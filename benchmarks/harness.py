@@ -1,6 +1,7 @@
-"""How things are measured: each case in a process of its own, medians, peak memory beyond the inputs, results as JSON.
+"""Measure benchmarks: one process per case, median times, peak memory beyond the inputs, JSON.
 
-A benchmark is a dictionary of cases. A case is a function that makes its inputs and returns the step to be measured.
+A benchmark is a dictionary of cases. A case is a function that creates its inputs and returns the
+step to be measured.
 """
 
 import argparse
@@ -27,7 +28,7 @@ Case = Callable[[], Callable[[], None]]
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on and with."""
+    """Return the hardware and the versions that the numbers were measured with."""
     cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         names = [
@@ -50,22 +51,25 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit that was measured, marked if the tree had changes; ``GIT_COMMIT`` names that of a copied tree."""
+    """Return the measured commit, marked ``-dirty`` if the tree had changes.
+
+    The environment variable ``GIT_COMMIT`` names the commit of a tree that was copied without git.
+    """
     if named := os.environ.get("GIT_COMMIT"):
         return named
     here = Path(__file__).parent
-    done = subprocess.run(
+    completed = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"],
         cwd=here,
         capture_output=True,
         text=True,
         check=False,
     )
-    return done.stdout.strip() or "unknown"
+    return completed.stdout.strip() or "unknown"
 
 
 class _PeakMemory:
-    """The most memory in use during a block, beyond what was in use before it."""
+    """Context manager: peak memory of a block beyond what was in use before it."""
 
     def __enter__(self) -> "_PeakMemory":
         gc.collect()
@@ -75,7 +79,7 @@ class _PeakMemory:
             torch.cuda.reset_peak_memory_stats()
             self._before = torch.cuda.memory_allocated()
         else:
-            # Memory that the allocator still holds from an earlier step would otherwise hide what this one takes.
+            # Memory that the allocator kept from an earlier step would hide what this one needs.
             ctypes.CDLL("libc.so.6").malloc_trim(0)
             Path("/proc/self/clear_refs").write_text("5")
             self._before = self._status("VmRSS")
@@ -93,18 +97,18 @@ class _PeakMemory:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith(f"{key}:"):
                 return int(line.split()[1]) * 1024
-        raise RuntimeError(f"/proc/self/status must name {key} to measure memory; it does not")
+        raise RuntimeError(f"/proc/self/status must contain {key} to measure memory")
 
 
 def _measure(case: Case, repeats: int) -> dict[str, float]:
     step = case()
-    step()  # The first one also pays for starting threads and libraries.
+    step()  # The first step also pays for starting threads and loading libraries.
     memory = []
     for _ in range(3):
         with _PeakMemory() as peak:
             step()
         memory.append(peak.bytes)
-    # Short steps are repeated for a quarter of a second; they would drown in the noise of the clock and the scheduler.
+    # Short steps are repeated for a quarter of a second, above the noise of clock and scheduler.
     start = time.perf_counter()
     _timed(step, 1)
     number = max(1, int(0.25 / (time.perf_counter() - start)))
@@ -126,7 +130,10 @@ def _timed(step: Callable[[], None], number: int) -> float:
 
 
 def write(name: str, record: dict[str, Any]) -> Path:
-    """Write ``results/NAME.json``, with date, commit and machine; on a GPU ``results/NAME-gpu.json``."""
+    """Write a record with date, commit and machine to ``results/NAME.json``.
+
+    On a machine with a GPU the file is ``results/NAME-gpu.json``.
+    """
     origin = {
         "benchmark": name,
         "date": datetime.now(UTC).date().isoformat(),
@@ -143,21 +150,25 @@ def run(
     name: str,
     cases: dict[str, Case],
     show: Callable[[dict[str, Any]], str],
-    facts: Callable[[], dict[str, Any]] | None = None,
+    details: Callable[[], dict[str, Any]] | None = None,
 ) -> None:
-    """Measure the cases, each in a fresh process; print ``show(results)`` and write ``results/NAME.json``.
+    """Measure the cases, each in a fresh process; print the table and write ``results/NAME.json``.
 
-    ``facts`` are found once, in this process, and written beside the cases.
+    Args:
+        name: Name of the benchmark.
+        cases: Cases by name.
+        show: Function that turns the record into a table.
+        details: Function that returns further entries of the record; called once, in this process.
     """
     parser = argparse.ArgumentParser(description=f"Benchmark {name}.")
     parser.add_argument(
-        "--case", choices=cases, help="measure this one in this process and print it as JSON"
+        "--case", choices=cases, help="measure one case in this process and print JSON"
     )
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="timed repetitions per case")
     parser.add_argument(
-        "--repeats", type=int, default=REPEATS, help="steps per case, after one that does not count"
-    )
-    parser.add_argument(
-        "--only", default="", help="cases whose name contains this; nothing is written then"
+        "--only",
+        default="",
+        help="measure the cases whose name contains this text; writes no results",
     )
     arguments = parser.parse_args()
     if arguments.case:
@@ -168,14 +179,14 @@ def run(
         [case for case in cases if arguments.only in case], description=name, transient=True
     ):
         command = [sys.executable, sys.argv[0], "--case", case, "--repeats", str(arguments.repeats)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(f"{case} failed:\n{done.stderr}")
-        results[case] = json.loads(done.stdout)
+        completed = subprocess.run(command, capture_output=True, text=True, check=False)
+        if completed.returncode:
+            sys.exit(f"{case} failed:\n{completed.stderr}")
+        results[case] = json.loads(completed.stdout)
     if arguments.only:
         print(json.dumps(results, indent=1))
         return
-    record = {"repeats": arguments.repeats, "cases": results} | (facts() if facts else {})
+    record = {"repeats": arguments.repeats, "cases": results} | (details() if details else {})
     path = write(name, record)
     print(show(record))
     print(f"\nwritten to {path}")

@@ -1,14 +1,17 @@
-"""The committed run folders (``results/runs``) as tables: what each came to at its end, and classifiers on two of them.
+"""Tables of the committed training runs: final metrics, and classifiers fitted on their features.
 
-Each is a `protosphere train` on real CIFAR-100 with its recipe beside it; the images a second that they logged are of
-processes that shared one GPU. ``classifiers.json`` is what `protosphere evaluate RUN --classifiers all --json` printed.
+Each folder of ``results/runs`` holds the recipe, machine and metrics of one ``protosphere train``
+on CIFAR-100; ``classifiers.json`` holds what ``protosphere evaluate RUN --classifiers all --json``
+printed. Folders written by 0.1 are records of their commit and stay as they were written:
+``_upgraded`` translates the keys that have been renamed since.
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
-RUNS = Path(__file__).parent / "results/runs"
+RESULTS = Path(__file__).parent / "results"
+RUNS = RESULTS / "runs"
 LABELS = {
     "cifar100-ce": "`cifar100-ce`",
     "cifar100-normface": "`cifar100-normface`",
@@ -17,94 +20,177 @@ LABELS = {
     "cifar100-ntce-longer": "`cifar100-ntce`",
     "cifar100-nonl-longer": "`cifar100-nonl`",
     "cifar100-scl": "`cifar100-scl`",
-    "cifar100-scl-no-projection": "`cifar100-scl`, `encoder.projection=none`",
+    "cifar100-scl-no-projection": "`cifar100-scl`, `model.projection=null`",
     "cifar100-strong-ce": "`cifar100-strong-ce`",
     "cifar100-strong-nonl": "`cifar100-strong-nonl`",
 }
 COLUMNS = {
-    "test_accuracy": ("test", "{:.2f} %"),
-    "nearest_mean_accuracy": ("by nearest class mean", "{:.2f} %"),
-    "nc1_ratio": ("spread within / between", "{:.3f}"),
-    "inter_effective_rank": ("directions filled, of 99", "{:.1f}"),
-    "weight_class_alignment": ("‖weight − class‖²", "{:.3f}"),
+    "accuracy": ("test accuracy", "{:.2f} %"),
+    "nearest_mean_accuracy": ("nearest class mean", "{:.2f} %"),
+    "nc1_ratio": ("within/between-class variance", "{:.3f}"),
+    "inter_effective_rank": ("effective rank of class means (of 99)", "{:.1f}"),
+    "weight_class_alignment": ("‖prototype − class mean‖²", "{:.3f}"),
 }
 CLASSIFIERS = {
-    "prototypes": "class means",
+    "class_means": "class means",
     "linear": "linear probe on augmented images",
-    "normalized": "the same, weights and features normalized",
-    "cached": "linear probe on cached features",
-    "neighbours": "twenty nearest samples",
+    "normalized": "linear probe, weights and features normalized",
+    "cached_linear": "linear probe on cached features",
+    "knn": "20 nearest neighbors",
 }
 FEATURES = {
     ("cifar100-scl", "output"): "after the projection",
-    ("cifar100-scl", "body"): "before it",
-    ("cifar100-scl-no-projection", "output"): "trained without one",
+    ("cifar100-scl", "backbone"): "before the projection",
+    ("cifar100-scl-no-projection", "output"): "trained without a projection",
+}
+# The columns of the summary in the README.
+SUMMARY_LOSSES = {"ce": "CE", "normface": "NormFace", "ntce": "NTCE", "nonl": "NONL"}
+_RENAMED = {
+    "part": "split",
+    "test_accuracy": "accuracy",
+    "rate": "lr",
+    "space": "features",
+    "passes": "num_passes",
+}
+_RENAMED_VALUES = {
+    "prototypes": "class_means",
+    "normalised": "normalized",
+    "cached": "cached_linear",
+    "neighbours": "knn",
+    "body": "backbone",
 }
 
 
-def last_evaluation(name: str) -> dict[str, Any]:
-    """The last evaluation of a run."""
-    records = [
-        json.loads(line) for line in (RUNS / name / "metrics.jsonl").read_text().splitlines()
-    ]
-    found: dict[str, Any] = [record for record in records if record["kind"] == "evaluation"][-1]
-    return found
+def evaluations(folder: str) -> list[dict[str, Any]]:
+    """Return the evaluation records of a run, oldest first."""
+    lines = (RUNS / folder / "metrics.jsonl").read_text().splitlines()
+    records = [_upgraded(json.loads(line)) for line in lines]
+    return [record for record in records if record["kind"] == "evaluation"]
 
 
 def table() -> str:
-    """All runs as Markdown."""
-    lines = _headings("recipe", "epochs", *(heading for heading, _ in COLUMNS.values()))
+    """Return the final metrics of all runs as a Markdown table."""
+    lines = _header("recipe", "epochs", *(heading for heading, _ in COLUMNS.values()))
     for folder, label in LABELS.items():
-        found = last_evaluation(folder)
-        scaled = {
-            name: 100 * found[name] if name.endswith("accuracy") else found[name]
-            for name in COLUMNS
-        }
-        values = [shown.format(scaled[name]) for name, (_, shown) in COLUMNS.items()]
-        lines.append(f"| {label} | {found['epoch']} | {' | '.join(values)} |")
+        record = evaluations(folder)[-1]
+        values = [
+            template.format(100 * record[name] if name.endswith("accuracy") else record[name])
+            for name, (_, template) in COLUMNS.items()
+        ]
+        lines.append(f"| {label} | {record['epoch']} | {' | '.join(values)} |")
     return "\n".join(lines)
 
 
 def source() -> str:
-    """Where the numbers come from."""
-    return _machine(list(LABELS), "one seed each, up to seven at a time")
+    """Return the line that says where the numbers of ``table`` come from."""
+    return _origin(list(LABELS), "one seed each, up to seven runs at a time on the GPU")
 
 
 def classifiers_table() -> str:
-    """Accuracy and cost of classifiers on features of the contrastive runs, as Markdown."""
-    found = {
-        (folder, row["space"], row["name"]): row
+    """Return accuracy and cost of classifiers on contrastive features as a Markdown table."""
+    results = {
+        (folder, row["features"], row["name"]): row
         for folder in {folder for folder, _ in FEATURES}
-        for row in json.loads((RUNS / folder / "classifiers.json").read_text())["classifiers"]
+        for row in _classifiers(folder)
     }
-    lines = _headings("classifier", "passes over the training images", *FEATURES.values())
+    lines = _header("classifier", "passes over the training images", *FEATURES.values())
     for name, label in CLASSIFIERS.items():
-        rows = [found.get((*where, name)) for where in FEATURES]
-        (passes,) = {row["passes"] for row in rows if row}
+        rows = [results.get((*place, name)) for place in FEATURES]
+        (num_passes,) = {row["num_passes"] for row in rows if row}
         cells = [
             f"{100 * row['accuracy']:.2f} %, {row['seconds']:.1f} s" if row else "" for row in rows
         ]
-        lines.append(f"| {label} | {passes} | {' | '.join(cells)} |")
+        lines.append(f"| {label} | {num_passes} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def classifiers_source() -> str:
-    """Where the numbers come from."""
+    """Return the line that says where the numbers of ``classifiers_table`` come from."""
     folders = list(dict.fromkeys(folder for folder, _ in FEATURES))
-    return _machine(
-        folders, f"{last_evaluation(folders[0])['epoch']} epochs, one seed each, evaluated alone"
-    )
+    epochs = evaluations(folders[0])[-1]["epoch"]
+    return _origin(folders, f"{epochs} epochs, one seed each, evaluated one at a time")
 
 
-def _headings(first: str, *others: str) -> list[str]:
+def summary_table() -> str:
+    """Return the README's table: accuracy in four settings, and one metric of collapse."""
+    cases = json.loads((RESULTS / "accuracy.json").read_text())["cases"]
+    paper = {loss: evaluations(f"cifar100-{loss}")[-1] for loss in SUMMARY_LOSSES}
+    strong = {
+        loss: evaluations(f"cifar100-strong-{loss}")[-1]["accuracy"] for loss in ("ce", "nonl")
+    }
+    rows = {
+        "accuracy, settings tuned for CE, 200 epochs": _percent(strong),
+        "accuracy, settings of the paper, 100 epochs": _percent(
+            {loss: record["accuracy"] for loss, record in paper.items()}
+        ),
+        "the same from torchvision's initialization": _percent(
+            cases["paper, torchvision initialization, 100 epochs"]
+        ),
+        "accuracy, long tail (1:100), tuned for CE": _percent(
+            cases["strong, long tail with imbalance ratio 0.01, 200 epochs"]
+        ),
+        "within/between-class variance, settings of the paper": {
+            loss: f"{record['nc1_ratio']:.3f}" for loss, record in paper.items()
+        },
+    }
+    lines = _header("CIFAR-100 test images, ResNet-18", *SUMMARY_LOSSES.values())
+    for title, cells in rows.items():
+        lines.append(f"| {title} | {' | '.join(cells.get(loss, '–') for loss in SUMMARY_LOSSES)} |")
+    return "\n".join(lines)
+
+
+def summary_source() -> str:
+    """Return the line that says where the numbers of ``summary_table`` come from."""
+    return "One seed each; –: not measured. [docs/benchmarks.md](docs/benchmarks.md) has all runs."
+
+
+def accuracy_table() -> str:
+    """Return the accuracies of runs whose folders were not kept as a Markdown table."""
+    cases = json.loads((RESULTS / "accuracy.json").read_text())["cases"]
+    lines = _header("settings", *SUMMARY_LOSSES.values(), "other")
+    for title, values in cases.items():
+        percent = _percent(values)
+        others = [f"{name}: {percent[name]}" for name in values if name not in SUMMARY_LOSSES]
+        cells = [percent.get(loss, "–") for loss in SUMMARY_LOSSES]
+        lines.append(f"| {title} | {' | '.join(cells)} | {'; '.join(others)} |")
+    return "\n".join(lines)
+
+
+def accuracy_source() -> str:
+    """Return the line that says where the numbers of ``accuracy_table`` come from."""
+    return "One seed each; the run folders were not kept."
+
+
+def _classifiers(folder: str) -> list[dict[str, Any]]:
+    rows = json.loads((RUNS / folder / "classifiers.json").read_text())["classifiers"]
+    return [_upgraded(row) for row in rows]
+
+
+def _upgraded(record: dict[str, Any]) -> dict[str, Any]:
+    """Translate the keys of a record that 0.1 wrote; later records stay as they are."""
+    return {
+        _RENAMED.get(key, key): _RENAMED_VALUES.get(value, value)
+        if isinstance(value, str)
+        else value
+        for key, value in record.items()
+    }
+
+
+def _percent(values: dict[str, float]) -> dict[str, str]:
+    # Accuracies are whole numbers of images: 69.55 must not become 69.5 because of its last bit.
+    return {name: f"{100 * value + 1e-9:.1f}" for name, value in values.items()}
+
+
+def _header(first: str, *others: str) -> list[str]:
     return [f"| {' | '.join((first, *others))} |", f"|---{'|---:' * len(others)}|"]
 
 
-def _machine(folders: list[str], how: str) -> str:
+def _origin(folders: list[str], conditions: str) -> str:
     machines = [json.loads((RUNS / folder / "machine.json").read_text()) for folder in folders]
-    commits = list(dict.fromkeys(machine.pop("commit") for machine in machines))
-    assert all(machine == machines[0] for machine in machines), (
-        "runs of one table must be of one machine"
+    commits = list(dict.fromkeys(machine["commit"] for machine in machines))
+    devices = list(dict.fromkeys(machine["device"] for machine in machines))
+    versions = list(dict.fromkeys(machine["versions"]["torch"] for machine in machines))
+    return (
+        f"{' and '.join(devices)}, torch {' and '.join(versions)}; {conditions}; "
+        f"commit {' and '.join(commits)}."
     )
-    torch = machines[0]["versions"]["torch"]
-    return f"{machines[0]['device']}, torch {torch}; {how}; commit {' and '.join(commits)}."

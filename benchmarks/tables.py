@@ -1,0 +1,74 @@
+"""Write the tables of the committed results into the README and docs/benchmarks.md.
+
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; NAME is a key of ``TABLES``.
+
+    python benchmarks/tables.py
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import embeddings
+import losses
+import metrics
+import prototypes
+import runs
+import training
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs/benchmarks.md")
+_MARKED = re.compile(r"<!-- table: (?P<name>\S+) -->\n.*?<!-- end -->", flags=re.DOTALL)
+
+
+def _of_record(name: str, table: Callable[[dict[str, Any]], str]) -> Callable[[], tuple[str, str]]:
+    def make() -> tuple[str, str]:
+        record = json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())
+        return table(record), _source(record)
+
+    return make
+
+
+# Each row makes a table and the line beneath it, which says where the numbers come from.
+TABLES: dict[str, Callable[[], tuple[str, str]]] = {
+    "summary": lambda: (runs.summary_table(), runs.summary_source()),
+    "runs": lambda: (runs.table(), runs.source()),
+    "accuracy": lambda: (runs.accuracy_table(), runs.accuracy_source()),
+    "classifiers": lambda: (runs.classifiers_table(), runs.classifiers_source()),
+    "embeddings": _of_record("embeddings", embeddings.table),
+    "losses": _of_record("losses", losses.table),
+    "metrics": _of_record("metrics", metrics.table),
+    "prototypes": _of_record("prototypes", prototypes.table),
+    "training": _of_record("training-gpu", training.table),
+}
+
+
+def fill(text: str) -> str:
+    """Return the text with every marked table made from the committed results.
+
+    Raises:
+        KeyError: A marker names no table.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        table, source = TABLES[match["name"]]()
+        return f"<!-- table: {match['name']} -->\n{table}\n\n{source}\n<!-- end -->"
+
+    return _MARKED.sub(replace, text)
+
+
+def _source(record: dict[str, Any]) -> str:
+    machine = record["machine"]
+    if "gpu" in machine:
+        return f"{machine['gpu']}, torch {machine['torch']}; commit {record['commit']}."
+    return (
+        f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}, float32; "
+        f"medians of {record['repeats']}; commit {record['commit']}."
+    )
+
+
+if __name__ == "__main__":
+    for document in DOCUMENTS:
+        document.write_text(fill(document.read_text()))
