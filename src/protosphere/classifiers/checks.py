@@ -26,3 +26,10 @@ def check_temperature(temperature: float) -> None:
     is_number = isinstance(temperature, Real) and not isinstance(temperature, bool)
     if not is_number or not 0 < temperature < float("inf"):
         raise ValueError(f"temperature must be a positive number, got {temperature!r}")
+
+
+def nonfinite_error(row: int) -> ValueError:
+    """Return the error for features with NaN, infinity or a norm that overflows."""
+    return ValueError(
+        f"features must be finite, without NaN, inf or overflowing norms; row {row} is not"
+    )

@@ -1,4 +1,4 @@
-"""Class means on the sphere from a stream: sums of unit vectors in float64 that add over batches and processes."""
+"""Class means on the sphere: float64 sums of unit vectors that add over batches and processes."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -8,22 +8,25 @@ import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor
 
+from protosphere.classifiers.checks import nonfinite_error
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-# Rows that are added in float32 before float64 takes over: equal vectors, added one by one, would lose the same bits
-# each time, a part in 10⁵ after a thousand of them.
-_RUN = 32
-_ROWS = 1 << 17
+# Rows of one class that are summed in float32 before the sum continues in float64. Equal vectors
+# lose the same bits at each addition: after a thousand of them the sum would be off by 1e-5.
+_FLOAT32_ROWS = 32
+_CHUNK_ROWS = 1 << 17
 
 
 @dataclass(frozen=True)
 class ClassMeans:
-    """Weights and weighted sums of unit vectors, one a class; a mean is their ratio.
+    """Total weight and weighted sum of the unit features of each class.
 
     Attributes:
-        weights: Σ w_i over the samples of a class, float64; their number where samples weigh 1.
-        sums: Σ w_i u_i, float64.
+        weights: Sum of the sample weights of each class, in float64; the number of samples if no
+            weights were given.
+        sums: Weighted sum of the unit features of each class, in float64.
     """
 
     weights: Float[Tensor, "classes"]
@@ -31,26 +34,35 @@ class ClassMeans:
 
     @property
     def means(self) -> Float[Tensor, "classes dim"]:
-        """μ_c; NaN for a class without samples."""
+        """The mean of each class; a row of NaN for a class without samples."""
         return self.sums / self.weights[:, None]
 
-    def merged(self, other: "ClassMeans") -> "ClassMeans":
-        """With the samples of another stream."""
+    def merge(self, other: "ClassMeans") -> "ClassMeans":
+        """Return the statistics of the samples of both objects."""
         return ClassMeans(self.weights + other.weights, self.sums + other.sums)
 
-    def added(
+    def add(
         self,
         features: Float[Tensor, "samples dim"],
         labels: Integer[Tensor, "samples"],
         weights: Float[Tensor, "samples"] | None = None,
     ) -> "ClassMeans":
-        """With a batch more."""
-        return self.merged(
-            class_means(features, labels, num_classes=len(self.weights), weights=weights)
-        )
+        """Return a copy updated with one more batch.
 
-    def reduced(self, group: "ProcessGroup | None" = None) -> "ClassMeans":
-        """Of all processes of a group, on each of them; those without samples call too."""
+        Args:
+            features: Features of the batch.
+            labels: Class index of each sample.
+            weights: Weight of each sample; 1 if not given.
+        """
+        num_classes = len(self.weights)
+        return self.merge(class_means(features, labels, num_classes=num_classes, weights=weights))
+
+    def all_reduce(self, group: "ProcessGroup | None" = None) -> "ClassMeans":
+        """Return the statistics of all ranks of a process group; every rank must call it.
+
+        Args:
+            group: Process group; the default group if not given.
+        """
         from torch.distributed import all_reduce  # noqa: PLC0415
 
         weights, sums = self.weights.clone(), self.sums.clone()
@@ -62,13 +74,20 @@ class ClassMeans:
 def empty_means(
     num_classes: int, dim: int, *, device: torch.device | str | None = None
 ) -> ClassMeans:
-    """Those of no samples.
+    """Return the statistics of zero samples, to which batches can be added.
+
+    Args:
+        num_classes: Number of classes.
+        dim: Dimension of the features.
+        device: Device of the sums.
 
     >>> empty_means(2, 3).weights.tolist()
     [0.0, 0.0]
     """
-    options = {"dtype": torch.float64, "device": device}
-    return ClassMeans(torch.zeros(num_classes, **options), torch.zeros(num_classes, dim, **options))  # type: ignore[arg-type]
+    return ClassMeans(
+        weights=torch.zeros(num_classes, dtype=torch.float64, device=device),
+        sums=torch.zeros(num_classes, dim, dtype=torch.float64, device=device),
+    )
 
 
 @torch.no_grad()
@@ -79,81 +98,98 @@ def class_means(
     num_classes: int,
     weights: Float[Tensor, "samples"] | None = None,
 ) -> ClassMeans:
-    """μ_c = Σ_{i: y_i=c} w_i u_i / Σ w_i with u_i = x_i/‖x_i‖, exact to 1e-6 whatever the order and the batches.
+    """Compute the mean of the unit features of each class.
 
-    On the CPU nothing as large as the features is made: rows are read where they are, once for their lengths and once
-    for the sums (``embedding_bag``, with 1/‖x‖ as the weight of a row).
+    μ_c = Σ_{i: y_i=c} w_i u_i / Σ_{i: y_i=c} w_i with u_i = x_i/‖x_i‖, accurate to 1e-6 for any
+    order of the samples and any split into batches. A zero feature counts as a sample and adds
+    nothing to the sum. On the CPU no copy of float32 features is made.
 
     Args:
-        features: of any floating dtype, on any device that has float64.
-        labels: 0 … num_classes − 1.
-        num_classes: K.
-        weights: of the samples, not negative.
+        features: Features of any floating dtype, on a device that supports float64.
+        labels: Class index of each sample, from 0 to ``num_classes - 1``.
+        num_classes: Number of classes.
+        weights: Weight of each sample, not negative; 1 if not given.
+
+    Returns:
+        Sums that can be added to those of other batches; ``.means`` are the class means.
 
     Raises:
-        ValueError: shapes do not fit; on the CPU also for labels out of range and features that are not finite.
+        ValueError: Shapes or dtypes do not match; for CPU tensors also if labels are out of range,
+            weights are negative or features are not finite.
 
-    >>> found = class_means(torch.tensor([[3.0, 4.0], [0.0, 2.0]]), torch.tensor([0, 0]), num_classes=1)
-    >>> [round(value, 3) for value in found.means[0].tolist()]
+    >>> result = class_means(torch.tensor([[3.0, 4], [0, 2]]), torch.tensor([0, 0]), num_classes=1)
+    >>> [round(value, 3) for value in result.means[0].tolist()]
     [0.3, 0.9]
     """
-    _check(features, labels, num_classes, weights)
-    found = empty_means(num_classes, features.shape[1], device=features.device)
-    for start in range(0, len(features), _ROWS):
-        part = slice(start, start + _ROWS)
-        own = None if weights is None else weights[part]
-        _add(found, features[part].detach(), labels[part].long(), own)
-    return found
+    _check_arguments(features, labels, num_classes, weights)
+    result = empty_means(num_classes, features.shape[1], device=features.device)
+    for start in range(0, len(features), _CHUNK_ROWS):
+        rows = slice(start, start + _CHUNK_ROWS)
+        _accumulate(
+            result,
+            features[rows].detach(),
+            labels[rows].long(),
+            None if weights is None else weights[rows],
+            first_row=start,
+        )
+    return result
 
 
-def _check(features: Tensor, labels: Tensor, num_classes: int, weights: Tensor | None) -> None:
+def _check_arguments(
+    features: Tensor, labels: Tensor, num_classes: int, weights: Tensor | None
+) -> None:
     if features.ndim != 2 or not features.is_floating_point():
         raise ValueError(
-            f"features must be (samples, dim), floating; got {tuple(features.shape)} of {features.dtype}"
+            "features must be a floating-point tensor of shape (samples, dim), "
+            f"got shape {tuple(features.shape)} and {features.dtype}"
         )
-    for name, part in (("labels", labels), ("weights", weights)):
-        if part is not None and part.shape != features.shape[:1]:
-            raise ValueError(
-                f"{name} must be one a sample, shape ({len(features)},); got {tuple(part.shape)}"
-            )
     if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise ValueError(f"labels must be whole numbers; got {labels.dtype}")
-    if (
-        labels.device.type == "cpu"
-        and len(labels)
-        and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes
-    ):
-        raise ValueError(
-            f"labels must lie in 0..{num_classes - 1}; got {int(labels.min())}..{int(labels.max())}"
-        )
+        raise ValueError(f"labels must be integers, got {labels.dtype}")
+    for name, value in (("labels", labels), ("weights", weights)):
+        if value is not None and value.shape != features.shape[:1]:
+            raise ValueError(
+                f"{name} must have one value per sample, shape ({len(features)},); "
+                f"got {tuple(value.shape)}"
+            )
+    if labels.device.type == "cpu" and len(labels):
+        smallest, largest = int(labels.min()), int(labels.max())
+        if smallest < 0 or largest >= num_classes:
+            raise ValueError(
+                f"labels must lie between 0 and {num_classes - 1}, got {smallest} to {largest}"
+            )
     if weights is not None and weights.device.type == "cpu" and not bool((weights >= 0).all()):
-        raise ValueError("weights must not be negative, nor NaN; some are")
+        raise ValueError("weights must not be negative or NaN")
 
 
-def _add(found: ClassMeans, features: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-    """Add a part to the sums, in place."""
+def _accumulate(
+    result: ClassMeans,
+    features: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    *,
+    first_row: int,
+) -> None:
+    """Add a chunk of samples to the sums, in place."""
     if features.dtype in (torch.float16, torch.bfloat16):
         features = features.float()
-    lengths = torch.linalg.vector_norm(features, dim=1)
-    if features.device.type == "cpu" and not bool(torch.isfinite(lengths).all()):
-        row = int((~torch.isfinite(lengths)).nonzero()[0])
-        raise ValueError(
-            f"features must be finite, with lengths that are; the row of number {row} of a part is not"
-        )
-    scales = torch.where(lengths > 0, 1 / lengths, 0)
-    counted = torch.ones_like(scales) if weights is None else weights.to(scales)
-    found.weights.index_add_(0, labels, counted.double())
-    scales = scales * counted
+    norms = torch.linalg.vector_norm(features, dim=1)
+    if features.device.type == "cpu" and not bool(torch.isfinite(norms).all()):
+        raise nonfinite_error(first_row + int((~torch.isfinite(norms)).nonzero()[0]))
+    scales = torch.where(norms > 0, 1 / norms, 0)
+    weights = torch.ones_like(scales) if weights is None else weights.to(scales)
+    result.weights.index_add_(0, labels, weights.double())
+    scales = scales * weights
     if features.device.type != "cpu" or features.dtype == torch.float64:
-        found.sums.index_add_(0, labels, features.double() * scales[:, None].double())
+        result.sums.index_add_(0, labels, features.double() * scales[:, None].double())
         return
+    # embedding_bag reads the rows in place, in the order of their classes, and sums each run of
+    # rows in float32. A run starts where a class starts and after every _FLOAT32_ROWS rows of it.
     order = labels.argsort(stable=True)
-    counts = torch.bincount(labels, minlength=len(found.weights))
-    ends = counts.cumsum(0)
-    # Runs begin where a class begins, and after each _RUN rows of it.
-    place = torch.arange(len(order)) - (ends - counts)[labels[order]]
-    starts = torch.nonzero(place % _RUN == 0).flatten()
-    runs = F.embedding_bag(
-        order, features, starts, mode="sum", per_sample_weights=scales[order].float()
+    counts = torch.bincount(labels, minlength=len(result.weights))
+    class_starts = counts.cumsum(0) - counts
+    position_in_class = torch.arange(len(order)) - class_starts[labels[order]]
+    run_starts = torch.nonzero(position_in_class % _FLOAT32_ROWS == 0).flatten()
+    run_sums = F.embedding_bag(
+        order, features, run_starts, mode="sum", per_sample_weights=scales[order].float()
     )
-    found.sums.index_add_(0, labels[order[starts]], runs.double())
+    result.sums.index_add_(0, labels[order[run_starts]], run_sums.double())

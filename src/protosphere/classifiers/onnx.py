@@ -1,4 +1,4 @@
-"""A prototype classifier as ONNX: four operators, written down rather than traced, so that no exporter is needed."""
+"""ONNX export of a prototype classifier, written operator by operator without an exporter."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,35 +14,37 @@ _OPSET = 18
 def export_onnx(classifier: "PrototypeClassifier", path: Path | str) -> None:
     """Write a classifier as ONNX.
 
-    Its input ``features`` is (batch, dim), float32, of any length and any batch; its outputs are ``scores``, divided by
-    the temperature, and ``probabilities``, both (batch, classes) in the order of ``classes_``.
+    The model has one input, ``features`` of shape (batch, dim) in float32, of any norm, and two
+    outputs of shape (batch, classes) in the order of ``classes_``: ``scores``, the scores divided
+    by the temperature, and ``probabilities``.
 
     Args:
-        classifier: fitted, every class with samples.
-        path: where.
+        classifier: A fitted classifier in which every class has samples.
+        path: File to write.
 
     Raises:
-        ImportError: onnx is missing.
-        ValueError: a class has no samples, so that its score would be −∞.
+        ImportError: onnx is not installed.
+        ValueError: A class has no samples, so that its score would be −∞.
     """
     try:
         from onnx import TensorProto, checker, helper, numpy_helper, save  # noqa: PLC0415
     except ImportError as error:
-        raise ImportError('exporting needs onnx: pip install "protosphere[export]"') from error
+        raise ImportError('ONNX export needs onnx: pip install "protosphere[export]"') from error
     if not bool((classifier.weights_ > 0).all()):
-        raise ValueError("every class must have samples to be exported; some have none")
+        empty = classifier.classes_[classifier.weights_ == 0][0]
+        raise ValueError(f"every class must have samples to be exported, but {empty!s} has none")
     layer = classifier.to_linear()
     weight = layer.weight.detach().numpy().T
     constants = {
         "weight": np.ascontiguousarray(weight),
         "bias": layer.bias.detach().numpy(),
-        "least": np.float32(1e-12),
+        "min_norm": np.float32(1e-12),
         "axes": np.array([1], np.int64),
     }
     nodes = [
-        helper.make_node("ReduceL2", ["features", "axes"], ["lengths"], keepdims=1),
-        helper.make_node("Max", ["lengths", "least"], ["safe"]),
-        helper.make_node("Div", ["features", "safe"], ["unit"]),
+        helper.make_node("ReduceL2", ["features", "axes"], ["norms"], keepdims=1),
+        helper.make_node("Max", ["norms", "min_norm"], ["safe_norms"]),
+        helper.make_node("Div", ["features", "safe_norms"], ["unit"]),
         helper.make_node("Gemm", ["unit", "weight", "bias"], ["scores"]),
         helper.make_node("Softmax", ["scores"], ["probabilities"], axis=1),
     ]

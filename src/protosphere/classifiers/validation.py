@@ -1,0 +1,123 @@
+"""Validation of arrays given to the scikit-learn estimator, with error messages of our own."""
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils.validation import (
+        _check_sample_weight,
+        assert_all_finite,
+        check_is_fitted,
+        column_or_1d,
+        validate_data,
+    )
+except ImportError as error:  # pragma: no cover
+    raise ImportError(
+        'PrototypeClassifier needs scikit-learn: pip install "protosphere[train]"'
+    ) from error
+
+__all__ = [
+    "BaseEstimator",
+    "ClassifierMixin",
+    "check_is_fitted",
+    "check_same_kind",
+    "class_indices",
+    "validate_features",
+    "validate_labels",
+    "validate_sample_weight",
+]
+
+
+def validate_features(
+    estimator: BaseEstimator,
+    features: ArrayLike,
+    *,
+    reset: bool = False,
+) -> NDArray[Any]:
+    """Return features as a float array of shape (samples, dim).
+
+    Whether the values are finite is not checked here: it shows in the norms, which are computed
+    anyway, and a separate pass over a million features would be noticed.
+
+    Args:
+        estimator: Estimator whose ``n_features_in_`` the features must have.
+        features: The features.
+        reset: Whether to set ``n_features_in_`` instead.
+    """
+    result: NDArray[Any] = validate_data(
+        estimator,
+        features,
+        reset=reset,
+        dtype=[np.float32, np.float64],
+        ensure_all_finite=False,
+    )
+    return result
+
+
+def validate_labels(labels: ArrayLike, *, num_samples: int) -> NDArray[Any]:
+    """Return labels as an array of shape (samples,) of strings or whole numbers.
+
+    Raises:
+        ValueError: The labels have another shape, another number of samples or another type.
+    """
+    try:
+        result: NDArray[Any] = column_or_1d(labels, warn=True)
+    except ValueError:
+        raise ValueError(
+            f"y must be one-dimensional, one label per sample; got shape {np.shape(labels)}"
+        ) from None
+    if len(result) != num_samples:
+        raise ValueError(f"y must have one label per sample, {num_samples}; got {len(result)}")
+    kind = result.dtype.kind
+    if kind == "f":
+        assert_all_finite(result, input_name="y")
+        if bool((result != np.floor(result)).any()):
+            raise ValueError("y must hold class names or whole numbers, got continuous values")
+    elif kind == "O":
+        values = result.tolist()
+        if not any(all(isinstance(value, kind) for value in values) for kind in (str, Real)):
+            kinds = ", ".join(sorted({type(value).__name__ for value in values}))
+            raise ValueError(f"y must hold only strings or only whole numbers, got {kinds}")
+    elif kind not in "iubUT":
+        raise ValueError(f"y must hold class names or whole numbers, got {result.dtype}")
+    return result
+
+
+def validate_sample_weight(
+    sample_weight: ArrayLike | None, features: NDArray[Any]
+) -> NDArray[Any] | None:
+    """Return sample weights as a float64 array of shape (samples,), or None."""
+    if sample_weight is None:
+        return None
+    result: NDArray[Any] = _check_sample_weight(
+        sample_weight, features, dtype=np.float64, ensure_non_negative=True
+    )
+    return result
+
+
+def check_same_kind(names: NDArray[Any], known: NDArray[Any]) -> None:
+    """Raise ValueError if one array holds strings and the other numbers: they cannot be sorted."""
+    strings = [array.dtype.kind in "OUST" for array in (names, known)]
+    if len(names) and len(known) and strings[0] != strings[1]:
+        raise ValueError(
+            "class names must be all strings or all numbers, "
+            f"got {names.tolist()[0]!r} beside {known.tolist()[0]!r}"
+        )
+
+
+def class_indices(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the position of each label in the sorted classes.
+
+    Raises:
+        ValueError: A label is not a class.
+    """
+    check_same_kind(labels, classes)
+    indices: NDArray[np.int64] = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
+    unknown = classes[indices] != labels
+    if bool(unknown.any()):
+        raise ValueError(f"labels must be classes of the classifier, got {labels[unknown][0]!s}")
+    return indices
