@@ -1,1 +1,1 @@
-"""Recipes: decisions as frozen values, a catalog of them, and how they become objects."""
+"""Recipes: validated descriptions of training runs, a catalog of them, and how they are run."""

@@ -1,264 +1,244 @@
-"""Where names meet classes, and nowhere else: a recipe's parts as objects."""
+"""Turn a recipe into objects: dataset, loaders, objective and training configuration."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protosphere.classifiers import (
-    CosineClassifier,
-    FixedFrameClassifier,
-    LinearClassifier,
-    MeanClassifier,
-)
+from protosphere.classifiers.protocol import Head
 from protosphere.data.augmentation import Augmentation
-from protosphere.data.datasets import DataError, ImageSet, Part, Source, hold_out, load, synthetic
-from protosphere.data.folders import IMAGENET_MEAN, IMAGENET_STD, FileFeed, ImageFiles, load_folder
-from protosphere.data.loaders import Feed, MemoryFeed
-from protosphere.encoders import backbone, neck, projection
-from protosphere.losses import (
-    dot_regression_loss,
-    nonl_loss,
-    normface_loss,
-    ntce_loss,
-    prototype_loss,
-    scl_loss,
+from protosphere.data.datasets import ChannelStatistics, DataError, ImageDataset, split_validation
+from protosphere.data.folders import FolderLoader, ImageFiles
+from protosphere.data.loaders import Loader, MemoryLoader
+from protosphere.encoders import Encoder, create_backbone, create_neck, create_projection
+from protosphere.recipes.registry import DATASETS, LOSSES, FolderData, LoadOptions
+from protosphere.recipes.schema import Recipe, RecipeError
+from protosphere.recipes.schema.sections import (
+    AdamWSettings,
+    SGDSettings,
 )
-from protosphere.recipes import schema
-from protosphere.training import Objective, Schedule, Settings
-from protosphere.training.objective import Loss
+from protosphere.training import SGD, AdamW, Objective, Schedule, TrainConfig
 
-# Mean and standard deviation of each channel.
-Statistics = tuple[tuple[float, ...], tuple[float, ...]]
-_CONTRASTS = {"normface": normface_loss, "ntce": ntce_loss, "nonl": nonl_loss}
-_SAMPLES = {"scl": scl_loss, "proto": prototype_loss}
+Split = Literal["test", "validation"]
+_WARMUP_LR = 0.01
 
 
-def build_source(
-    recipe: schema.Recipe,
-    *,
-    download: bool = False,
-    tested: Literal["as trained", "test"] = "as trained",
-) -> Source:
-    """The data, with the validation part in the test's place where the recipe holds one out.
+def load_dataset(
+    recipe: Recipe, *, download: bool = False, split: Split | None = None
+) -> ImageDataset:
+    """Load the data of a recipe.
 
     Args:
-        recipe: what they are.
-        download: fetch a set that is not there.
-        tested: ``"test"`` leaves the test images in their place.
+        recipe: The recipe.
+        download: Whether a missing dataset is downloaded.
+        split: Which images stand in ``dataset.test``: the test images, or those held out of the
+            training images. None takes what the recipe evaluates on.
+
+    Returns:
+        The dataset. Its training images never contain the held-out ones.
 
     Raises:
-        DataError: they are not there, make no sense, or have a class without training images.
+        DataError: The data are missing or not valid, or a class has no training images.
     """
-    source = _source(recipe.data, recipe.seed, download=download)
-    counts = torch.bincount(source.train.labels, minlength=source.train.num_classes)
-    if not bool(counts.all()):
-        names = [
-            source.train.class_names[index]
-            for index in torch.nonzero(counts == 0).flatten().tolist()
-        ]
-        raise DataError(
-            f"every class must have training images; {names[0]} has none ({len(names)} such classes)"
-        )
-    if not recipe.data.validation_share:
-        return source
-    if tested == "test" and not len(source.test):
-        raise DataError(f"there must be test images in {recipe.data.path}; there are none")
-    train, held = hold_out(source.train, recipe.data.validation_share, seed=recipe.seed)
-    return Source(source.name, train, source.test if tested == "test" else held)
+    fraction = recipe.data.validation_fraction
+    split = recipe.split if split is None else split
+    if split == "validation" and not fraction:
+        raise DataError("there are no validation images: data.validation_fraction is 0")
+    options = LoadOptions(recipe.seed, download, require_test=split == "test")
+    dataset = DATASETS[recipe.data.source].load(recipe.data, options)
+    _check_classes(dataset)
+    if not fraction:
+        return dataset
+    train, validation = split_validation(dataset.train, fraction, seed=recipe.seed)
+    return replace(dataset, train=train, test=dataset.test if split == "test" else validation)
 
 
-def _source(data: schema.Data, seed: int, *, download: bool) -> Source:
-    if data.source == "synthetic":
-        return synthetic(
-            data.num_classes, samples=data.samples, resolution=data.resolution, seed=seed
-        )
-    if data.source == "folder":
-        assert data.path is not None  # The schema has seen to it.
-        parts = load_folder(
-            data.path,
-            classes=data.classes,
-            test_part="optional" if data.validation_share else "needed",
-        )
-        return Source(Path(data.path).name, *parts)
-    return load(data.source, root=data.root, path=data.path, download=download)
+def _check_classes(dataset: ImageDataset) -> None:
+    counts = torch.bincount(dataset.train.labels, minlength=dataset.train.num_classes)
+    empty = torch.nonzero(counts == 0).flatten().tolist()
+    if empty:
+        name = dataset.train.class_names[empty[0]]
+        others = f" (nor do {len(empty) - 1} others)" if len(empty) > 1 else ""
+        raise DataError(f"every class must have training images; {name} has none{others}")
 
 
-def build_feeds(
-    recipe: schema.Recipe,
-    source: Source,
+def create_loaders(
+    recipe: Recipe,
+    dataset: ImageDataset,
     device: torch.device | str,
     *,
-    statistics: Statistics | None = None,
-) -> tuple[Feed, Feed]:
-    """The training and the test images, on their way to a device.
+    statistics: ChannelStatistics | None = None,
+) -> tuple[Loader, Loader]:
+    """Create the loaders of the training images and of those for evaluation.
 
     Args:
-        recipe: what is done to them.
-        source: the images.
-        device: where they go.
-        statistics: what they are normalized by; else that of the training part, for folders that of ImageNet.
+        recipe: The recipe.
+        dataset: The images.
+        device: Where batches are put.
+        statistics: Mean and standard deviation to normalize with; None takes those of the training
+            images.
+
+    Raises:
+        RecipeError: The augmentation is for color images and these are grayscale.
     """
-    train, test = source.train, source.test
-    if train.channels == 1 and (any(recipe.views.jitter) or recipe.views.gray_probability):
-        raise schema.RecipeError(
-            "views.jitter and views.gray_probability are for images in color; these are gray"
+    policy = recipe.augmentation
+    if dataset.train.channels == 1:
+        for key in ("color_jitter", "grayscale"):
+            if getattr(policy, key):
+                raise RecipeError(f"augmentation.{key} needs color images; these are grayscale")
+    statistics = dataset.train.channel_statistics() if statistics is None else statistics
+    augmentation = Augmentation(policy, *statistics)
+
+    def create(images: object) -> Loader:
+        if isinstance(images, ImageFiles):
+            workers = recipe.data.workers if isinstance(recipe.data, FolderData) else 0
+            return FolderLoader(images, augmentation, device=device, workers=workers)
+        return MemoryLoader(images.to(device), augmentation)  # type: ignore[attr-defined]
+
+    return create(dataset.train), create(dataset.test)
+
+
+def create_objective(
+    recipe: Recipe,
+    *,
+    num_classes: int,
+    in_channels: int,
+    device: torch.device | str = "cpu",
+) -> Objective:
+    """Create encoder, head and loss with the initial weights of the recipe's seed.
+
+    Args:
+        recipe: The recipe.
+        num_classes: Number of classes of the data.
+        in_channels: Number of channels of the images.
+        device: Where the objective is put.
+
+    Raises:
+        RecipeError: The backbone does not fit the images, or the loss does not fit the classes.
+    """
+    torch.manual_seed(recipe.seed)
+    encoder = _create_encoder(recipe, in_channels)
+    entry, settings = LOSSES[recipe.loss.name], recipe.loss
+    if settings.class_weights is not None and len(settings.class_weights) != num_classes:
+        raise RecipeError(
+            f"loss.class_weights must have one weight for each of the {num_classes} classes, got "
+            f"{len(settings.class_weights)}"
         )
-    augmentation = build_augmentation(recipe, *(statistics or normalization(train)))
-    first, second = (_feed(part, augmentation, device, recipe) for part in (train, test))
-    return first, second
+    head, loss = entry.head(settings, encoder.out_dim, num_classes), entry.loss(settings)
+    if entry.call == "features":
+        loss = _WithoutHead(loss)
+    return Objective(encoder, head, loss).to(device)
 
 
-def normalization(part: Part) -> Statistics:
-    """Mean and standard deviation of each channel that images are normalized by."""
-    return (
-        part.channel_statistics() if isinstance(part, ImageSet) else (IMAGENET_MEAN, IMAGENET_STD)
+class _WithoutHead(nn.Module):
+    """Adapts a loss of (features, labels) to the call of an objective."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, features: Tensor, _: Head, labels: Tensor) -> Tensor:
+        result: Tensor = self.loss(features, labels)
+        return result
+
+
+def _create_encoder(recipe: Recipe, in_channels: int) -> Encoder:
+    model = recipe.model
+    backbone = create_backbone(
+        model.backbone.name,
+        stem=model.backbone.stem,
+        in_channels=in_channels,
+        zero_init_residual=model.backbone.zero_init_residual,
     )
+    dim = _feature_dim(backbone, recipe, in_channels)
+    projection = None
+    if model.projection is not None:
+        options = model.projection.model_dump()
+        projection = create_projection(options.pop("name"), dim, **options)
+    return Encoder(backbone, create_neck(model.neck, dim), projection, feature_dim=dim)
 
 
-def build_augmentation(
-    recipe: schema.Recipe, mean: Sequence[float], std: Sequence[float]
-) -> Augmentation:
-    """What is done to images."""
-    views = recipe.views
-    return Augmentation(
-        **views.model_dump(exclude={"count"}),
-        blur_kernel=_blur_kernel(views.size),
-        mean=tuple(mean),
-        std=tuple(std),
-    )
-
-
-def _feed(
-    part: Part, augmentation: Augmentation, device: torch.device | str, recipe: schema.Recipe
-) -> Feed:
-    views = recipe.views.count
-    if isinstance(part, ImageSet):
-        return MemoryFeed(part.to(device), augmentation, views=views)
-    assert isinstance(part, ImageFiles)
-    return FileFeed(
-        part, augmentation, device=torch.device(device), views=views, workers=recipe.data.workers
-    )
-
-
-def _blur_kernel(size: int) -> int:
-    """A tenth of the image's side, odd, as contrastive training has it."""
-    return max(3, size // 10 // 2 * 2 + 1)
-
-
-def build_objective(recipe: schema.Recipe, *, num_classes: int, in_channels: int) -> Objective:
-    """Encoder (backbone, neck and projection, one after the other), head and loss."""
-    how = recipe.encoder
-    body = backbone(how.backbone, stem=how.stem, in_channels=in_channels)
-    dim = _width(body, recipe, in_channels)
-    last = projection(how.projection, dim, hidden=how.projection_hidden, out=how.projection_dim)
-    encoder = nn.Sequential(body, neck(how.neck, dim), last)
-    out = dim if how.projection == "none" else how.projection_dim
-    return Objective(encoder, _head(recipe.loss, out, num_classes), _loss(recipe.loss))
-
-
-def _width(body: nn.Module, recipe: schema.Recipe, channels: int) -> int:
-    """How wide the features are: by trying, since what models say of themselves is not always so."""
-    size = recipe.views.size
+def _feature_dim(backbone: nn.Module, recipe: Recipe, channels: int) -> int:
+    """Return the feature dimension by a trial: what models state of themselves is not always so."""
+    size, name = recipe.augmentation.size, recipe.model.backbone.name
     try:
         with torch.no_grad():
-            features = body.eval()(torch.zeros(1, channels, size, size))
+            features = backbone.eval()(torch.zeros(1, channels, size, size))
     except (RuntimeError, AssertionError, ValueError, IndexError) as error:
         reason = " ".join(str(error).split())[:100]
-        raise schema.RecipeError(
-            f"encoder.backbone {recipe.encoder.backbone} must take images of views.size {size}; it does not ({reason})"
+        raise RecipeError(
+            f"model.backbone {name} does not take images of augmentation.size {size} ({reason})"
         ) from None
-    body.train()
+    backbone.train()
     if features.ndim != 2:
-        raise schema.RecipeError(
-            f"encoder.backbone must give a vector an image; {recipe.encoder.backbone} does not"
-        )
+        raise RecipeError(f"model.backbone {name} must return one vector per image")
     return int(features.shape[1])
 
 
-def build_settings(
-    recipe: schema.Recipe, *, device: torch.device | str = "cpu", report_every: int | None = None
-) -> Settings:
-    """How to train on a device."""
-    how = recipe.optimization
-    schedule = Schedule(
-        how.rate,
-        how.epochs,
-        how.schedule,
-        final_share=how.final_share,
-        milestones=how.milestones,
-        gamma=how.gamma,
-        warmup_epochs=how.warmup_epochs,
-        warmup_rate=how.warmup_rate,
-    )
-    execution = how.execution
-    if execution == "auto":
-        execution = "compiled" if torch.device(device).type == "cuda" else "eager"
-    return Settings(
-        schedule,
-        batch=how.batch,
-        accumulate=how.accumulate,
-        optimizer=how.optimizer,
-        momentum=how.momentum,
-        weight_decay=how.weight_decay,
-        clip=how.clip,
-        average=how.average,
-        precision=how.precision,
-        execution=execution,
+def create_train_config(
+    recipe: Recipe, *, device: torch.device | str = "cpu", report_every: int | None = None
+) -> TrainConfig:
+    """Create the training configuration.
+
+    Args:
+        recipe: The recipe.
+        device: Where to train; ``compile: auto`` compiles on a GPU.
+        report_every: Number of steps between progress reports within an epoch.
+    """
+    training, optimizer = recipe.training, recipe.optimizer
+    compiled = training.compile
+    if compiled == "auto":
+        compiled = torch.device(device).type == "cuda"
+    return TrainConfig(
+        _create_schedule(recipe),
+        training.batch_size,
+        optimizer=_create_optimizer(optimizer),
+        grad_accum_steps=training.grad_accum_steps,
+        grad_clip=training.grad_clip,
+        ema_decay=training.ema_decay,
+        precision=training.precision,
+        compile=compiled,
         seed=recipe.seed,
         report_every=report_every,
     )
 
 
-def build_probe_settings(recipe: schema.Recipe, *, device: torch.device | str = "cpu") -> Settings:
-    """How linear layers are trained on the features of a run: SGD without weight decay, in steps."""
-    how = recipe.probe
-    schedule = Schedule(how.rate, how.epochs, "steps", milestones=how.milestones, gamma=how.gamma)
-    main = build_settings(recipe, device=device)
-    return replace(
-        main,
-        schedule=schedule,
-        batch=how.batch,
-        accumulate=1,
-        optimizer="sgd",
-        momentum=0.9,
-        weight_decay=0.0,
-        clip=None,
-        average=None,
-        report_every=None,
+def _create_optimizer(settings: SGDSettings | AdamWSettings) -> SGD | AdamW:
+    options = settings.model_dump(exclude={"name", "lr"})
+    return {"sgd": SGD, "adamw": AdamW}[settings.name](**options)
+
+
+def _create_schedule(recipe: Recipe) -> Schedule:
+    settings = recipe.schedule
+    decay = settings.model_dump(exclude={"name", "epochs", "warmup_epochs", "warmup_lr"})
+    return Schedule(
+        recipe.optimizer.lr,
+        settings.epochs,
+        settings.name,
+        warmup_epochs=settings.warmup_epochs,
+        warmup_lr=_WARMUP_LR if settings.warmup_lr is None else settings.warmup_lr,
+        **decay,
     )
 
 
-def _head(loss: schema.Loss, dim: int, num_classes: int) -> nn.Module:
-    if loss.kind == "ce":
-        return LinearClassifier(dim, num_classes)
-    if loss.kind == "etf-dr":
-        return FixedFrameClassifier(dim, num_classes)
-    if loss.kind in _SAMPLES:
-        return MeanClassifier(dim, num_classes, temperature=loss.temperature)
-    return CosineClassifier(dim, num_classes, temperature=loss.temperature)
+def create_probe_config(recipe: Recipe, *, device: torch.device | str = "cpu") -> TrainConfig:
+    """Create the configuration that linear probes are trained with: SGD without weight decay.
 
-
-def _loss(loss: schema.Loss) -> Loss:
-    if loss.kind == "ce":
-
-        def cross_entropy(features: Tensor, head: nn.Module, labels: Tensor) -> Tensor:
-            with torch.autocast(features.device.type, enabled=False):
-                return F.cross_entropy(
-                    head(features.float()), labels, label_smoothing=loss.label_smoothing
-                )
-
-        return cross_entropy
-    if loss.kind == "etf-dr":
-        return lambda features, head, labels: dot_regression_loss(features, head.prototypes, labels)  # type: ignore[arg-type]
-    if loss.kind in _SAMPLES:
-        between = _SAMPLES[loss.kind]
-        return lambda features, _, labels: between(features, labels, temperature=loss.temperature)
-    contrast = _CONTRASTS[loss.kind]
-    return lambda features, head, labels: contrast(
-        features, head.prototypes, labels, temperature=loss.temperature
-    )  # type: ignore[arg-type]
+    Args:
+        recipe: The recipe of the run.
+        device: Where to train.
+    """
+    probe = recipe.probe
+    schedule = Schedule(
+        probe.lr, probe.epochs, "multistep", milestones=probe.milestones, gamma=probe.gamma
+    )
+    return replace(
+        create_train_config(recipe, device=device),
+        schedule=schedule,
+        batch_size=probe.batch_size,
+        optimizer=SGD(momentum=0.9, weight_decay=0.0),
+        grad_accum_steps=1,
+        grad_clip=None,
+        ema_decay=None,
+    )

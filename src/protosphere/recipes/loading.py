@@ -1,214 +1,324 @@
-"""A run that has been trained, taken up again: its recipe, data and model."""
+"""Trained runs: load one from its folder to predict, evaluate, or extract features."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import nn
+from jaxtyping import UInt8
+from torch import Tensor
 
-from protosphere.classifiers import MeanClassifier
-from protosphere.data.augmentation import Augmentation
-from protosphere.data.datasets import DataError, Source
-from protosphere.data.loaders import Feed
-from protosphere.evaluation import take_means
-from protosphere.evaluation.probes import PROBES, Probe, Probed, probe
-from protosphere.recipes import build
-from protosphere.recipes.runner import (
-    fresh_objective,
-    objective_of,
-    read_facts,
-    see_that_classes_agree,
-    see_that_images_agree,
+from protosphere.classifiers.protocol import FittedHead
+from protosphere.data.augmentation import EvaluationTransform
+from protosphere.data.datasets import ChannelStatistics, DataError, ImageDataset
+from protosphere.data.feature_files import FeatureFile
+from protosphere.data.loaders import Loader
+from protosphere.evaluation import Evaluation, collect_outputs, evaluate, fit_head
+from protosphere.evaluation.predict import Predictions, predict_images
+from protosphere.evaluation.probes import PROBES, ProbeName, ProbeResult, run_probes
+from protosphere.recipes import build, catalog
+from protosphere.recipes.schema import (
+    Recipe,
+    RecipeError,
+    apply_overrides,
+    find_difference,
+    recipe_from_yaml,
 )
-from protosphere.recipes.schema import Recipe, difference, from_yaml, with_settings
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import Checkpoint, load_checkpoint
+from protosphere.runs.metadata import (
+    DataMetadata,
+    check_class_names,
+    check_fingerprints,
+    read_class_names,
+)
 from protosphere.training import Objective
+
+Progress = Callable[[float], None]
+
+
+def _no_progress(_: float) -> None:
+    pass
+
+
+def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Return a recipe of the catalog or of a YAML file.
+
+    Args:
+        name: Name of a recipe, or path of a YAML file.
+        overrides: Values to replace, each ``dotted.path=value``.
+
+    Raises:
+        RecipeError: There is no such recipe, or it is not valid.
+    """
+    path = Path(name)
+    if name in catalog.names() or (path.suffix not in (".yaml", ".yml") and not path.is_file()):
+        return apply_overrides(catalog.get_recipe(name), overrides)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise RecipeError(f"cannot read {path}: it must be a YAML file") from None
+    return apply_overrides(recipe_from_yaml(text), overrides)
 
 
 @dataclass(frozen=True)
-class TrainedRun:
-    """What a run folder and the data that it names give.
+class Run:
+    """A trained run.
+
+    Its data are read only by the methods that need them: :meth:`features`, :meth:`evaluate`,
+    :meth:`probe` and :meth:`dataset`.
 
     Attributes:
-        recipe: with the settings that were replaced.
-        source: the data.
-        objective: with the weights of the last checkpoint, or their moving average where there is one.
-        train: the training images.
-        test: the test images.
-        step: of the checkpoint.
-        statistics: mean and standard deviation of each channel, by which images were normalized in training.
+        path: The run folder.
+        recipe: The recipe, with overrides applied.
+        step: Step of the checkpoint that was loaded.
+        class_names: Class names, in the order of the class indices.
+        channels: Number of channels of the images.
+        device: Where the model is.
+        objective: Encoder, head and loss with the weights of the last checkpoint, or their
+            moving average if the run has one.
+        transform: The transform of images for evaluation.
+        split: The split that the run was evaluated on during training.
+
+    >>> run = load_run("runs/digits")  # doctest: +SKIP
+    >>> run.predict(images).classes  # doctest: +SKIP
     """
 
+    path: Path
     recipe: Recipe
-    source: Source
-    objective: Objective
-    train: Feed
-    test: Feed
     step: int
-    statistics: build.Statistics
+    class_names: tuple[str, ...]
+    channels: int
+    device: torch.device
+    objective: Objective
+    transform: EvaluationTransform
+    split: build.Split
+    download: bool = False
+    _datasets: dict[str, ImageDataset] = field(default_factory=dict, repr=False, compare=False)
 
-    def probed(
+    def predict(
         self,
-        names: Sequence[Probe] = PROBES,
-        *,
-        metrics: Literal["all", "none"] | None = None,
-        progress: Callable[[float], None] = lambda _: None,
-    ) -> Iterator[Probed]:
-        """Classify by other classifiers, as :func:`protosphere.evaluation.probes.probe` does.
+        images: Sequence[UInt8[Tensor, "channels height width"]]
+        | UInt8[Tensor, "images channels height width"],
+    ) -> Predictions:
+        """Classify images.
 
-        Linear layers see one view of each image, cut and mirrored as in training and not recolored. Metrics are taken
-        where the recipe has all of them, unless it is said otherwise.
+        Args:
+            images: Images of any size as bytes, channels first.
+
+        Returns:
+            Class index, confidence and rejection score of each image.
         """
-        plain = {
-            "count": 1,
-            "jitter": (0.0, 0.0, 0.0, 0.0),
-            "gray_probability": 0.0,
-            "blur_probability": 0.0,
-        }
-        recipe = self.recipe.model_copy(
-            update={"views": self.recipe.views.model_copy(update=plain)}
+        return predict_images(self.objective, self.transform, images)
+
+    def features(
+        self,
+        split: Literal["train", "validation", "test"] = "train",
+        *,
+        progress: Progress = _no_progress,
+    ) -> FeatureFile:
+        """Compute the features of a split, as the head receives them.
+
+        Args:
+            split: Which images.
+            progress: Called with the fraction that is done.
+
+        Returns:
+            Features, labels, the head's prototypes and bias, and the class names.
+
+        Raises:
+            DataError: The data are not there.
+            RunFolderError: They are not the data of the run.
+        """
+        train, test = self._loaders(None if split == "train" else split)
+        loader = train if split == "train" else test
+        outputs = collect_outputs(self.objective, loader, progress=progress)
+        head = self.objective.head
+        return FeatureFile(
+            outputs.features,
+            outputs.labels,
+            head.prototypes.detach(),
+            None if head.bias is None else head.bias.detach(),
+            self.class_names,
         )
-        device = self.train.device
-        feeds = build.build_feeds(recipe, self.source, device, statistics=self.statistics)
-        settings = build.build_probe_settings(recipe, device=device)
-        encoder = self.objective.encoder
-        assert isinstance(
-            encoder, nn.Sequential
-        )  # As build_objective makes it: backbone, neck, projection.
-        body = None if isinstance(encoder[-1], nn.Identity) else encoder[:-1]
-        chosen = metrics or ("all" if recipe.metrics == "all" else "none")
-        return probe(
+
+    def evaluate(
+        self,
+        *,
+        split: build.Split | None = None,
+        metrics: Literal["all", "cheap"] | None = None,
+        progress: Progress = _no_progress,
+    ) -> Evaluation:
+        """Evaluate the run: accuracies, collapse metrics and arrays for plots.
+
+        Args:
+            split: Images to compute the accuracy on; None for the split of the run.
+            metrics: Which collapse metrics; None for those of the recipe.
+            progress: Called with the fraction that is done.
+
+        Raises:
+            DataError: The data are not there.
+            RunFolderError: They are not the data of the run.
+        """
+        train, test = self._loaders(split)
+        return evaluate(
             self.objective,
-            *feeds,
-            settings,
-            names=names,
-            body=body,
-            metrics=chosen,
+            train,
+            test,
+            metrics=metrics or self.recipe.evaluation.metrics,
             progress=progress,
         )
 
+    def probe(
+        self,
+        names: Sequence[ProbeName] = PROBES,
+        *,
+        split: build.Split | None = None,
+        metrics: Literal["all", "none"] | None = None,
+        progress: Progress = _no_progress,
+    ) -> Iterator[ProbeResult]:
+        """Compare classifiers on the frozen features of the run.
 
-@dataclass(frozen=True)
-class TrainedModel:
-    """What a run folder gives by itself, without its data.
+        Linear classifiers are trained with one view of each image, cropped and flipped as in
+        training but without color changes.
 
-    Attributes:
-        recipe: of the run.
-        objective: with the weights of the last checkpoint, or their moving average where there is one.
-        class_names: one a class.
-        channels: of the images.
-        clean: how images are prepared.
-    """
+        Args:
+            names: Which classifiers.
+            split: Images to compute the accuracy on; None for the split of the run.
+            metrics: Whether collapse metrics are measured for each classifier; None measures them
+                if the recipe has ``evaluation.metrics: all``.
+            progress: Called with the fraction of the present classifier that is done.
 
-    recipe: Recipe
-    objective: Objective
-    class_names: list[str]
-    channels: int
-    clean: Augmentation
+        Yields:
+            One result for each classifier and kind of features.
+        """
+        policy = replace(
+            self.recipe.augmentation,
+            num_views=1,
+            color_jitter=None,
+            grayscale=0.0,
+            gaussian_blur=0.0,
+        )
+        recipe = self.recipe.model_copy(update={"augmentation": policy})
+        train, test = build.create_loaders(
+            recipe, self.dataset(split), self.device, statistics=self._statistics()
+        )
+        config = build.create_probe_config(recipe, device=self.device)
+        chosen = metrics or ("all" if recipe.evaluation.metrics == "all" else "none")
+        return run_probes(
+            self.objective, train, test, config, names=names, metrics=chosen, progress=progress
+        )
+
+    def dataset(self, split: build.Split | None = None) -> ImageDataset:
+        """Load the data of the run.
+
+        Args:
+            split: Which images stand in ``dataset.test``; None for the split of the run.
+
+        Raises:
+            DataError: The data are not there.
+            RunFolderError: They have other classes or training images than the run.
+        """
+        split = self.split if split is None else split
+        if split not in self._datasets:
+            dataset = build.load_dataset(self.recipe, download=self.download, split=split)
+            folder = RunFolder(self.path)
+            check_class_names(folder, dataset.train.class_names)
+            check_fingerprints(folder, train=dataset.train.fingerprint())
+            self._datasets[split] = dataset
+        return self._datasets[split]
+
+    def _loaders(self, split: build.Split | None) -> tuple[Loader, Loader]:
+        return build.create_loaders(
+            self.recipe, self.dataset(split), self.device, statistics=self._statistics()
+        )
+
+    def _statistics(self) -> ChannelStatistics:
+        return ChannelStatistics(self.transform.mean, self.transform.std)
 
 
 def load_run(
     path: Path | str,
     *,
-    settings: Sequence[str] = (),
     device: torch.device | str = "cpu",
+    overrides: Sequence[str] = (),
     download: bool = False,
-    tested: Literal["as trained", "test"] = "as trained",
-    progress: Callable[[float], None] = lambda _: None,
-) -> TrainedRun:
-    """Take up a run and its data.
-
-    Where the head is class means and the run was saved between two evaluations, they are taken here.
+    progress: Progress = _no_progress,
+) -> Run:
+    """Load a trained run.
 
     Args:
-        path: its folder.
-        settings: ``dotted.path=value`` in place of what the recipe says of where data are and the like.
-        device: where to compute.
-        download: fetch a data set that is not there.
-        tested: ``"test"`` has the test images also of a run that was evaluated on a validation part.
-        progress: called with the share of the training images that class means were taken of.
+        path: The run folder.
+        device: Where to put the model.
+        overrides: Values of the recipe to replace, each ``dotted.path=value``: where the data are
+            and the like, not what was trained.
+        download: Whether a missing dataset is downloaded when the data are needed.
+        progress: Called with the fraction that is done while class means are computed, for
+            contrastive runs that were stopped between two evaluations.
+
+    Returns:
+        The run, in evaluation mode.
 
     Raises:
-        RunFolderError: it is no run, has no checkpoint, or one of another model.
-        RecipeError: a setting makes no sense.
-        DataError: the data are not there.
+        RunFolderError: The folder is not a run, has no checkpoint, or a damaged one.
+        RecipeError: An override is not valid.
     """
     folder = RunFolder(path)
-    own = _recipe(folder)
-    recipe = with_settings(own, settings)
-    if changed := difference(own, recipe):
-        raise RunFolderError(f"settings must leave what was trained as it is; {changed}")
-    checkpoint = _checkpoint(folder)
-    source = build.build_source(recipe, download=download, tested=tested)
-    see_that_classes_agree(folder, list(source.train.class_names))
-    see_that_images_agree(folder, source.train.fingerprint())
-    objective = _with_weights(fresh_objective(recipe, source, device), checkpoint, folder)
-    data = read_facts(folder)
-    statistics = tuple(data["mean"]), tuple(data["std"])
-    train, test = build.build_feeds(recipe, source, device, statistics=statistics)
-    if isinstance(objective.head, MeanClassifier) and not objective.head.has_means:
-        take_means(objective, train, progress=progress)
-    return TrainedRun(recipe, source, objective, train, test, checkpoint.step, statistics)
-
-
-def load_model(
-    path: Path | str,
-    *,
-    device: torch.device | str = "cpu",
-    progress: Callable[[float], None] = lambda _: None,
-) -> TrainedModel:
-    """Take up the model of a run. Its data need not be there, but for class means that :func:`load_run` has to take.
-
-    Args:
-        path: its folder.
-        device: where to compute.
-        progress: as :func:`load_run` has it.
-
-    Raises:
-        RunFolderError: it is no run, has no checkpoint, one of another model, or one without class means and no data.
-    """
-    folder = RunFolder(path)
-    recipe, checkpoint = _recipe(folder), _checkpoint(folder)
-    names, data = folder.read_json("classes.json"), read_facts(folder)
-    objective = _with_weights(
-        objective_of(recipe, len(names), data["channels"], device), checkpoint, folder
-    )
-    clean = build.build_augmentation(recipe, data["mean"], data["std"]).clean()
-    if isinstance(objective.head, MeanClassifier) and not objective.head.has_means:
-        try:
-            objective = load_run(path, device=device, progress=progress).objective
-        except DataError as error:
-            raise RunFolderError(
-                f"class means of {path} must be taken of its training images, since it stopped between evaluations; "
-                f"{error}"
-            ) from None
-    return TrainedModel(recipe, objective.eval(), names, data["channels"], clean)
-
-
-def _recipe(folder: RunFolder) -> Recipe:
-    try:
-        return from_yaml(folder.recipe.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        raise RunFolderError(
-            f"{folder.path} must be a run folder, with a recipe; it is none"
-        ) from None
-
-
-def _checkpoint(folder: RunFolder) -> Checkpoint:
+    stored = _read_recipe(folder)
+    recipe = apply_overrides(stored, overrides)
+    if changed := find_difference(stored, recipe):
+        raise RunFolderError(f"overrides must not change what was trained: {changed}")
     checkpoint = load_checkpoint(folder.checkpoints)
     if checkpoint is None:
-        raise RunFolderError(f"{folder.path} must have a checkpoint; it has none yet")
-    return checkpoint
+        raise RunFolderError(f"{folder.path} has no checkpoint yet")
+    names, data = tuple(read_class_names(folder)), DataMetadata.read(folder)
+    objective = build.create_objective(
+        recipe, num_classes=len(names), in_channels=data.channels, device=device
+    )
+    _load_weights(objective, checkpoint, folder)
+    run = Run(
+        path=folder.path,
+        recipe=recipe,
+        step=checkpoint.step,
+        class_names=names,
+        channels=data.channels,
+        device=torch.device(device),
+        objective=objective.eval(),
+        transform=EvaluationTransform(
+            recipe.augmentation.size, data.mean, data.std, crop=data.evaluation_crop
+        ),
+        split=data.split,
+        download=download,
+    )
+    if isinstance(objective.head, FittedHead) and not objective.head.is_fitted:
+        _fit(run, progress)
+    return run
 
 
-def _with_weights(objective: Objective, checkpoint: Checkpoint, folder: RunFolder) -> Objective:
+def _fit(run: Run, progress: Progress) -> None:
+    """Compute the class means of a contrastive run that was stopped between two evaluations."""
     try:
-        objective.load_state_dict(checkpoint.weights | checkpoint.state.get("average", {}))
+        train, _ = run._loaders(None)
+    except DataError as error:
+        raise RunFolderError(
+            f"{run.path} was stopped between two evaluations, so its class means must be computed "
+            f"from its training images: {error}"
+        ) from None
+    fit_head(run.objective, train, progress=progress)
+
+
+def _read_recipe(folder: RunFolder) -> Recipe:
+    try:
+        return recipe_from_yaml(folder.recipe.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        raise RunFolderError(f"{folder.path} is not a run folder: it has no recipe") from None
+
+
+def _load_weights(objective: Objective, checkpoint: Checkpoint, folder: RunFolder) -> None:
+    try:
+        objective.load_state_dict(checkpoint.weights | checkpoint.state.get("ema", {}))
     except RuntimeError:
         raise RunFolderError(
-            f"the checkpoint in {folder.path} must fit its recipe and data; it is of another model"
+            f"the checkpoint in {folder.path} does not fit its recipe: it is of another model"
         ) from None
-    return objective

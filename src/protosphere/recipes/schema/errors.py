@@ -1,0 +1,229 @@
+"""Validation errors of recipes as one sentence that names the key, the rule and the value."""
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from protosphere.recipes.schema.keys import key_owners
+
+
+class RecipeError(ValueError):
+    """A recipe is not valid; the message says where and why."""
+
+
+# Keys that people type from habit, and where the setting is.
+HABITS = {
+    "learning_rate": "optimizer.lr",
+    "base_lr": "optimizer.lr",
+    "rate": "optimizer.lr",
+    "wd": "optimizer.weight_decay",
+    "decay": "optimizer.weight_decay",
+    "optim": "optimizer.name",
+    "opt": "optimizer.name",
+    "batch": "training.batch_size",
+    "bs": "training.batch_size",
+    "batchsize": "training.batch_size",
+    "accumulate": "training.grad_accum_steps",
+    "accum_steps": "training.grad_accum_steps",
+    "clip": "training.grad_clip",
+    "clip_grad": "training.grad_clip",
+    "max_norm": "training.grad_clip",
+    "ema": "training.ema_decay",
+    "model_ema_decay": "training.ema_decay",
+    "average": "training.ema_decay",
+    "amp": "training.precision",
+    "dtype": "training.precision",
+    "num_epochs": "schedule.epochs",
+    "max_epochs": "schedule.epochs",
+    "n_epochs": "schedule.epochs",
+    "warmup": "schedule.warmup_epochs",
+    "min_lr": "schedule.min_lr_ratio",
+    "sched": "schedule.name",
+    "scheduler": "schedule.name",
+    "lr_schedule": "schedule.name",
+    "tau": "loss.temperature",
+    "temp": "loss.temperature",
+    "t": "loss.temperature",
+    "smoothing": "loss.label_smoothing",
+    "criterion": "loss.name",
+    "arch": "model.backbone.name",
+    "architecture": "model.backbone.name",
+    "encoder": "model",
+    "dataset": "data.source",
+    "num_workers": "data.workers",
+    "validation_share": "data.validation_fraction",
+    "val_fraction": "data.validation_fraction",
+    "val_split": "data.validation_fraction",
+    "img_size": "augmentation.size",
+    "input_size": "augmentation.size",
+    "resolution": "augmentation.size",
+    "flip": "augmentation.hflip",
+    "horizontal_flip": "augmentation.hflip",
+    "jitter": "augmentation.color_jitter",
+    "blur": "augmentation.gaussian_blur",
+    "views": "augmentation.num_views",
+    "evaluate_every": "evaluation.every",
+    "eval_every": "evaluation.every",
+    "eval_interval": "evaluation.every",
+    "save_every": "checkpoint.every",
+    "save_interval": "checkpoint.every",
+    "kind": "name",
+    "type": "name",
+}
+
+
+def sentence(error: ValidationError, content: dict[str, Any], model: type[BaseModel]) -> str:
+    """Return the first problem of a validation error in words.
+
+    Args:
+        error: What pydantic raised.
+        content: The values that were validated.
+        model: The model that they were validated against.
+    """
+    problems = _relevant(error.errors())
+    problem = problems[0]
+    path = _path(problem, content)
+    name, kind = ".".join(path), problem["type"]
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        return _unknown_key(path, content, model)
+    if kind in ("missing", "union_tag_not_found"):
+        key = name if kind == "missing" else f"{name}.{_tag(problem)}"
+        return f"a recipe must set {key}"
+    if kind == "union_tag_invalid":
+        context = problem["ctx"]
+        expected = str(context["expected_tags"]).replace("'", "")
+        return f"{name}.{_tag(problem)} must be one of {expected}, got {context['tag']!r}"
+    if kind == "literal_error":
+        expected = list(
+            dict.fromkeys(
+                choice
+                for one in problems
+                if one["type"] == "literal_error" and _path(one, content) == path
+                for choice in str(one["ctx"]["expected"]).replace(" or ", ", ").split(", ")
+            )
+        )
+        return f"{name} must be one of {', '.join(expected)}, got {problem['input']!r}"
+    if kind in ("value_error", "assertion_error"):
+        text = str(problem["ctx"]["error"])
+        return f"{name}: {text}" if " " in text.split(" must ", maxsplit=1)[0] else f"{name}.{text}"
+    return f"{name} {_rule(problem)}, got {_short(problem['input'])}"
+
+
+def _tag(problem: ErrorDetails) -> str:
+    return str(problem["ctx"]["discriminator"]).strip("'")
+
+
+def _relevant(problems: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Leave out the members of a union whose name is not the one that was given."""
+    others = {
+        problem["loc"][:-1]
+        for problem in problems
+        if problem["type"] == "literal_error" and problem["loc"][-1] == "name"
+    }
+    kept = [
+        problem
+        for problem in problems
+        if not any(problem["loc"][: len(prefix)] == prefix for prefix in others)
+    ]
+    # A null member of a union is never what was meant.
+    kept = [problem for problem in kept if problem["type"] != "none_required"] or kept
+    return kept or [problem for problem in problems if problem["type"] == "literal_error"]
+
+
+def _path(problem: ErrorDetails, content: Any) -> list[str]:
+    """Return the keys that lead to a problem, without the names of union members."""
+    path: list[str] = []
+    node = content
+    for index, part in enumerate(problem["loc"]):
+        last = index == len(problem["loc"]) - 1
+        if isinstance(node, dict) and part in node:
+            node = node[part]
+            path.append(str(part))
+        elif isinstance(node, list | tuple) and isinstance(part, int) and part < len(node):
+            node = node[part]
+            path[-1] += f"[{part}]"
+        elif last and problem["type"] == "missing":
+            path.append(str(part))
+    return path
+
+
+_RULES = {
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "finite_number": "must be a finite number",
+    "bool_as_number": "must not be a Boolean",
+    "too_short": "must have at least {min_length} items",
+    "too_long": "must have at most {max_length} items",
+    "string_too_short": "must not be empty",
+    "dataclass_type": "must be a mapping of keys to values",
+    "model_type": "must be a mapping of keys to values",
+    "model_attributes_type": "must be a mapping of keys to values",
+}
+_TYPES = {
+    "int": "must be an integer",
+    "float": "must be a number",
+    "bool": "must be true or false",
+    "string": "must be a string",
+    "tuple": "must be a list",
+    "none": "must be null",
+}
+
+
+def _rule(problem: ErrorDetails) -> str:
+    kind = problem["type"]
+    if kind in _RULES:
+        numbers = {key: _number(value) for key, value in problem.get("ctx", {}).items()}
+        return _RULES[kind].format(**numbers)
+    for start, rule in _TYPES.items():
+        if kind.startswith(start):
+            return rule
+    return f"is not valid ({kind.replace('_', ' ')})"
+
+
+def _number(value: Any) -> Any:
+    return f"{value:g}" if isinstance(value, float) else value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _unknown_key(path: Sequence[str], content: dict[str, Any], model: type[BaseModel]) -> str:
+    name, key = ".".join(path), path[-1]
+    every = key_owners(model)
+    siblings = [one for one in every if one.rpartition(".")[0] == ".".join(path[:-1])]
+    if name in every:  # Another member of the union has it.
+        section = ".".join(path[:-1])
+        chosen = _chosen_name(content, path[:-1])
+        owners = ", ".join(dict.fromkeys(every[name]))
+        return f"{name} does not apply to {section} {chosen}; it applies to {owners}"
+    habit = HABITS.get(key.lower().replace("-", "_"))
+    if habit == "name":
+        prefix = ".".join(path[:-1])
+        habit = next(
+            (one for one in siblings if one in (f"{prefix}.name", f"{prefix}.source")), None
+        )
+    elsewhere = [one for one in every if one.rpartition(".")[2] == key]
+    if habit is None and len(elsewhere) == 1:
+        habit = elsewhere[0]
+    if habit is not None and habit != name:
+        return f"a recipe has no {name}; use {habit}"
+    keys = [one.rpartition(".")[2] for one in siblings]
+    near = difflib.get_close_matches(key, keys, 1)
+    if near:
+        return f"a recipe has no {name}; did you mean {near[0]}?"
+    if keys:
+        return f"a recipe has no {name}; the keys there are {', '.join(keys)}"
+    return f"a recipe has no {name}; {'.'.join(path[:-1])} has no keys"
+
+
+def _chosen_name(content: Any, path: Sequence[str]) -> str:
+    for part in path:
+        content = content[part]
+    return str(content.get("name") or content.get("source"))

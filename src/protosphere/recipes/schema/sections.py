@@ -1,0 +1,168 @@
+"""The sections of a recipe other than its data, augmentation and loss."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from protosphere.recipes.section import Section
+
+Epoch = Annotated[int, Field(ge=1)]
+
+
+class Backbone(Section):
+    """The network that turns images into features."""
+
+    name: str = Field("resnet18", description="A timm model, or 'small' for 8 by 8 pixel images.")
+    stem: Literal["imagenet", "cifar"] = Field(
+        "imagenet", description="cifar: 3x3 convolution of stride 1, no pooling (ResNets only)."
+    )
+    zero_init_residual: bool | None = Field(
+        None,
+        description="Zero-initialize the last norm of each residual block; false is torchvision's "
+        "initialization, null the backbone's own.",
+    )
+
+
+class MLPProjection(Section):
+    """Linear, ReLU, linear."""
+
+    name: Literal["mlp"] = "mlp"
+    hidden_dim: int | None = Field(None, ge=1, description="null: the feature dimension.")
+    out_dim: int = Field(128, ge=1)
+
+
+class LinearProjection(Section):
+    """One linear layer."""
+
+    name: Literal["linear"] = "linear"
+    out_dim: int = Field(128, ge=1)
+
+
+class Model(Section):
+    """The encoder; its head follows from the loss."""
+
+    backbone: Backbone = Backbone()
+    neck: Literal["none", "batchnorm", "linear"] = "none"
+    projection: Annotated[MLPProjection | LinearProjection, Field(discriminator="name")] | None = (
+        Field(None, description="Projection head between the encoder and the loss.")
+    )
+
+
+class SGDSettings(Section):
+    """Stochastic gradient descent with momentum."""
+
+    name: Literal["sgd"] = "sgd"
+    lr: float = Field(0.2, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(1e-4, ge=0)
+
+
+class AdamWSettings(Section):
+    """AdamW."""
+
+    name: Literal["adamw"] = "adamw"
+    lr: float = Field(1e-3, gt=0)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (
+        0.9,
+        0.999,
+    )
+    weight_decay: float = Field(1e-2, ge=0)
+
+
+Optimizer = Annotated[SGDSettings | AdamWSettings, Field(discriminator="name")]
+
+
+class _Schedule(Section):
+    epochs: int = Field(100, ge=1)
+    warmup_epochs: int = Field(0, ge=0)
+    warmup_lr: float | None = Field(
+        None, gt=0, description="Learning rate at the start of the warmup; null means 0.01."
+    )
+
+    @model_validator(mode="after")
+    def _check_warmup(self) -> "_Schedule":
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(
+                f"warmup_epochs must be less than epochs ({self.epochs}), got {self.warmup_epochs}"
+            )
+        if self.warmup_lr is not None and not self.warmup_epochs:
+            raise ValueError("warmup_lr has no effect without warmup_epochs")
+        return self
+
+
+class CosineSchedule(_Schedule):
+    """Cosine decay per epoch."""
+
+    name: Literal["cosine"] = "cosine"
+    min_lr_ratio: float = Field(
+        1e-3, ge=0, le=1, description="Learning rate at the end, relative to the start."
+    )
+
+
+class MultiStepSchedule(_Schedule):
+    """Decay by a factor at given epochs."""
+
+    name: Literal["multistep"] = "multistep"
+    milestones: tuple[Epoch, ...] = Field(min_length=1)
+    gamma: float = Field(0.2, gt=0)
+
+
+class ConstantSchedule(_Schedule):
+    """A constant learning rate."""
+
+    name: Literal["constant"] = "constant"
+
+
+Schedule = Annotated[
+    CosineSchedule | MultiStepSchedule | ConstantSchedule, Field(discriminator="name")
+]
+
+
+class Training(Section):
+    """Batches and arithmetic."""
+
+    batch_size: int = Field(512, ge=2)
+    grad_accum_steps: int = Field(
+        1, ge=1, description="Parts of a batch whose gradients are summed before a step."
+    )
+    grad_clip: float | None = Field(None, gt=0, description="Maximum norm of the gradient.")
+    ema_decay: float | None = Field(
+        None, gt=0, lt=1, description="Decay of an exponential moving average of the weights."
+    )
+    precision: Literal["fp32", "bf16"] = "fp32"
+    compile: Literal["auto"] | bool = Field("auto", description="auto: compile on a GPU.")
+
+    @model_validator(mode="after")
+    def _check_accumulation(self) -> "Training":
+        if self.batch_size % self.grad_accum_steps or self.batch_size < 2 * self.grad_accum_steps:
+            raise ValueError(
+                "grad_accum_steps must divide batch_size into parts of at least 2 samples, got "
+                f"{self.grad_accum_steps} for a batch_size of {self.batch_size}"
+            )
+        return self
+
+
+class EvaluationSettings(Section):
+    """When and what to evaluate during training."""
+
+    every: int = Field(10, ge=1, description="Epochs between evaluations.")
+    metrics: Literal["all", "cheap"] = Field(
+        "all", description="cheap: only metrics of class sums; features are not kept in memory."
+    )
+
+
+class CheckpointSettings(Section):
+    """When to save and how many checkpoints to keep."""
+
+    every: int = Field(10, ge=1, description="Epochs between checkpoints.")
+    keep: int = Field(2, ge=1, description="Number of checkpoints to keep.")
+
+
+class ProbeSettings(Section):
+    """How ``protosphere evaluate --classifiers`` trains linear classifiers on frozen features."""
+
+    epochs: int = Field(100, ge=1)
+    batch_size: int = Field(512, ge=1)
+    lr: float = Field(5.0, gt=0)
+    milestones: tuple[Epoch, ...] = Field((60, 75, 90), min_length=1)
+    gamma: float = Field(0.2, gt=0)

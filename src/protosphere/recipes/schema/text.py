@@ -1,0 +1,175 @@
+"""Recipes from YAML, overrides such as ``optimizer.lr=0.1``, and comparison of two recipes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from protosphere.recipes.schema.errors import RecipeError, sentence
+from protosphere.recipes.schema.keys import section_members
+from protosphere.recipes.schema.recipe import Recipe
+
+# Keys that say where and how a run computes, not what: they may change when it is resumed.
+MAY_CHANGE = ("data.root", "data.path", "data.classes", "data.workers", "training.compile")
+MAY_CHANGE_SECTIONS = ("evaluation.", "checkpoint.", "probe.")
+# What tells recipes of version 0.1 from those since.
+_SECTIONS_OF_0_1 = ("optimisation", "views", "encoder")
+_SECTIONS_SINCE_0_2 = ("augmentation", "model", "optimizer", "schedule", "training")
+
+
+class _DuplicateKeyError(yaml.YAMLError):  # type: ignore[misc]
+    pass
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):  # type: ignore[misc]
+    """YAML's safe loader that refuses a key that appears twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            double = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
+            if double is not None:
+                raise _DuplicateKeyError(
+                    f"a recipe must set each key once, but {double} is set twice"
+                )
+        return super().construct_mapping(node, deep=deep)
+
+
+def recipe_from_yaml(text: str) -> Recipe:
+    """Read a recipe from YAML.
+
+    Args:
+        text: The YAML document.
+
+    Raises:
+        RecipeError: It is not YAML, or not a valid recipe.
+    """
+    try:
+        content = yaml.load(text, _UniqueKeyLoader)
+    except _DuplicateKeyError as error:
+        raise RecipeError(str(error)) from None
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        line = getattr(getattr(error, "problem_mark", None), "line", None)
+        where = "" if line is None else f" (line {line + 1})"
+        raise RecipeError(f"a recipe must be valid YAML{where}") from None
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise RecipeError("a recipe must be a mapping of keys to values")
+    return validate(content)
+
+
+def validate(content: dict[str, Any]) -> Recipe:
+    """Create a recipe from plain values.
+
+    Raises:
+        RecipeError: The values are not a valid recipe; one sentence says why.
+    """
+    _refuse_0_1(content)
+    try:
+        return Recipe.model_validate(content)
+    except ValidationError as error:
+        raise RecipeError(sentence(error, content, Recipe)) from None
+    except RecursionError:
+        raise RecipeError("a recipe must not be nested this deeply") from None
+
+
+def _refuse_0_1(content: dict[str, Any]) -> None:
+    loss = content.get("loss")
+    old = [key for key in _SECTIONS_OF_0_1 if isinstance(content.get(key), dict)]
+    present = any(key in content for key in _SECTIONS_SINCE_0_2)
+    if isinstance(loss, dict) and "kind" in loss and not present:
+        old.append("loss.kind")
+    if old:
+        raise RecipeError(
+            f"this recipe is of protosphere 0.1 (it has {old[0]}), whose keys were renamed in 0.2; "
+            "`protosphere recipes NAME` prints recipes in the present form"
+        )
+
+
+def apply_overrides(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
+    """Return a copy of a recipe with some values replaced.
+
+    Where an override names another member of a section (``loss.name=ce``), keys that the new
+    member does not have are dropped, unless another override sets them.
+
+    Args:
+        recipe: The recipe to start from.
+        overrides: Each ``dotted.path=value``, the value as YAML.
+
+    Raises:
+        RecipeError: A path does not exist, or a value is not valid.
+    """
+    content = recipe.model_dump(mode="json")
+    parsed = [_parse(override) for override in overrides]
+    for path, value in parsed:
+        if path[-1] in ("name", "source") and len(path) > 1:
+            _keep_applicable(content, path, value)
+    for path, value in parsed:
+        _set(content, path, value)
+    return validate(content)
+
+
+def _parse(override: str) -> tuple[list[str], Any]:
+    path, equals, value = override.partition("=")
+    if not equals or not all(part.strip() for part in path.split(".")):
+        raise RecipeError(f"an override must have the form path=value, got {override!r}")
+    try:
+        return [part.strip() for part in path.split(".")], yaml.load(value, _UniqueKeyLoader)
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
+        raise RecipeError(f"the value of {path} must be valid YAML, got {value!r}") from None
+
+
+def _keep_applicable(content: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Drop the keys of a section that its new member does not have."""
+    section: Any = content
+    for part in path[:-1]:
+        section = section.get(part) if isinstance(section, dict) else None
+    members = section_members(Recipe, ".".join(path[:-1]))
+    if not isinstance(section, dict) or value not in members or section.get(path[-1]) == value:
+        return
+    for key in [key for key in section if key not in members[value]]:
+        del section[key]
+
+
+def _set(content: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    section: Any = content
+    for depth, part in enumerate(path[:-1]):
+        if section.get(part) is None and (part in section or depth):
+            section[part] = {}
+        if part in section and not isinstance(section[part], dict):
+            name = ".".join(path[: depth + 1])
+            raise RecipeError(f"a recipe has no {'.'.join(path)}; {name} is a value, not a section")
+        section = section.setdefault(part, {})
+    section[path[-1]] = value
+
+
+def find_difference(one: Recipe, other: Recipe) -> str | None:
+    """Return where two recipes first differ in what they train, or None.
+
+    Keys that only say where data are or how a run is watched are not compared.
+
+    Args:
+        one: The recipe that is there.
+        other: The recipe that is given.
+    """
+    left, right = (_flatten(recipe.model_dump(mode="json")) for recipe in (one, other))
+    for path in dict.fromkeys([*left, *right]):
+        if path in MAY_CHANGE or path.startswith(MAY_CHANGE_SECTIONS):
+            continue
+        there, here = left.get(path), right.get(path)
+        if there != here:
+            return f"{path} is {there} there and {here} here"
+    return None
+
+
+def _flatten(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in content.items():
+        path = f"{prefix}{name}"
+        flat |= _flatten(value, f"{path}.") if isinstance(value, dict) else {path: value}
+    return flat
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of recipes, for editors."""
+    return Recipe.model_json_schema()
