@@ -182,11 +182,15 @@ def _restore(
         "optimizer_name": config.optimizer.name,
     }
     for name, value in expected.items():
-        stored = checkpoint.state.get(name)
-        if stored != value:
+        if name not in checkpoint.state:
             raise TrainingError(
-                f"the checkpoint of step {checkpoint.step} has {name} {stored}, "
-                f"but this run has {value}"
+                f"the checkpoint of step {checkpoint.step} must say its {name}; it was saved by "
+                "another version"
+            )
+        if checkpoint.state[name] != value:
+            raise TrainingError(
+                f"{name} must be {checkpoint.state[name]} as in the checkpoint of step "
+                f"{checkpoint.step}, got {value}"
             )
     if ("ema" in checkpoint.state) != (config.ema_decay is not None):
         raise TrainingError(
