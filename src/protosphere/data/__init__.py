@@ -1,10 +1,57 @@
-"""Data as they come: files of features."""
+"""Data: datasets, image folders, augmentation, loaders, and files of features."""
 
+from protosphere.data.augmentation import (
+    Augmentation,
+    AugmentationPolicy,
+    ColorJitter,
+    EvaluationTransform,
+    PaddedCrop,
+    RandomResizedCrop,
+)
+from protosphere.data.datasets import (
+    DataError,
+    ImageDataset,
+    ImageSet,
+    Split,
+    load_arrays,
+    load_digits,
+    load_synthetic,
+    load_torchvision,
+    split_validation,
+)
 from protosphere.data.feature_files import (
     FeatureFile,
     FeatureFileError,
     read_features,
     write_features,
 )
+from protosphere.data.folders import ImageFiles, load_folder
+from protosphere.data.loaders import FeatureLoader, FolderLoader, Loader, MemoryLoader
 
-__all__ = ["FeatureFile", "FeatureFileError", "read_features", "write_features"]
+__all__ = [
+    "Augmentation",
+    "AugmentationPolicy",
+    "ColorJitter",
+    "DataError",
+    "EvaluationTransform",
+    "FeatureFile",
+    "FeatureFileError",
+    "FeatureLoader",
+    "FolderLoader",
+    "ImageDataset",
+    "ImageFiles",
+    "ImageSet",
+    "Loader",
+    "MemoryLoader",
+    "PaddedCrop",
+    "RandomResizedCrop",
+    "Split",
+    "load_arrays",
+    "load_digits",
+    "load_folder",
+    "load_synthetic",
+    "load_torchvision",
+    "read_features",
+    "split_validation",
+    "write_features",
+]

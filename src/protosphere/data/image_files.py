@@ -1,31 +1,31 @@
-"""Images to classify: files, folders and arrays, one after another; what cannot be read is told and passed over."""
+"""Images to classify: files, folders and arrays. Unreadable ones are reported and skipped."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from protosphere.data.datasets import DataError, as_bytes
-from protosphere.data.folders import decoded
+from protosphere.data.decoding import decode_image
+from protosphere.data.splits import DataError, to_uint8
 
 _LOG = logging.getLogger(__name__)
-ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
-class Loaded(NamedTuple):
-    """One image, or why there is none.
+class LoadedImage(NamedTuple):
+    """An image, or the reason why it cannot be read.
 
     Attributes:
-        name: its file, or its place in an array.
-        image: bytes, channels first; None where it cannot be read.
-        problem: then, a sentence.
+        name: Path of the file, or file and position of an array.
+        image: Pixels from 0 to 255, or None if the image cannot be read.
+        problem: Error message if the image cannot be read.
     """
 
     name: str
@@ -33,92 +33,91 @@ class Loaded(NamedTuple):
     problem: str | None = None
 
 
-def found_images(places: Sequence[Path]) -> list[Path]:
-    """Files as they are given, and all images below folders, sorted.
+def find_images(paths: Sequence[Path]) -> list[Path]:
+    """Collect image files.
+
+    Args:
+        paths: Files, which are kept as they are, and folders, whose images and ``.npz`` files are
+            found recursively and sorted.
 
     Raises:
-        DataError: a place does not exist, or no folder has images.
+        DataError: A path does not exist, or there are no images.
     """
     files: list[Path] = []
     empty: list[Path] = []
-    for place in places:
-        if place.is_dir():
-            below = sorted(
-                path
-                for path in place.rglob("*")
-                if path.suffix.lower() in (*ENDINGS, ".npz") and path.is_file()
+    for path in paths:
+        if path.is_dir():
+            found = sorted(
+                file
+                for file in path.rglob("*")
+                if file.suffix.lower() in (*SUFFIXES, ".npz") and file.is_file()
             )
-            files += below
-            empty += [] if below else [place]
-        elif place.exists():
-            files.append(place)
+            files += found
+            empty += [] if found else [path]
+        elif path.exists():
+            files.append(path)
         else:
-            raise DataError(f"{place} must be a file or a folder; there is none")
+            raise DataError(f"{path} must be a file or a folder; it does not exist")
     if not files:
-        raise DataError(f"{empty[0]} must have images in it; it has none")
-    for place in empty:
-        _LOG.warning("%s has no images in it and is passed over", place)
+        place = empty[0] if empty else "the list of paths"
+        raise DataError(f"{place} must have images in it; it has none")
+    for path in empty:
+        _LOG.warning("%s has no images and is skipped", path)
     return files
 
 
-def load_images(files: Iterable[Path], *, channels: int, threads: int = 8) -> Iterator[Loaded]:
-    """Read images in order, some ahead.
+def load_images(files: Iterable[Path], *, channels: int, threads: int = 8) -> Iterator[LoadedImage]:
+    """Read images in order, some of them in advance.
 
     Args:
-        files: images, and ``.npz`` archives whose every array of images is taken.
-        channels: 1 for gray, 3 for color; other images are converted.
-        threads: that decode.
+        files: Image files, and ``.npz`` files all of whose image arrays are read.
+        channels: 3 for color and 1 for grayscale; other images are converted.
+        threads: Number of threads that decode.
     """
     with ThreadPoolExecutor(threads) as pool:
         stream = iter(files)
         while ahead := list(islice(stream, 64 * threads)):
-            for path, result in zip(
-                ahead, pool.map(lambda path: _one(path, channels), ahead), strict=True
-            ):
-                yield from (
-                    result if isinstance(result, list) else [Loaded(str(path), *_split(result))]
-                )
+            for images in pool.map(lambda path: _load_file(path, channels), ahead):
+                yield from images
 
 
-def _split(result: Tensor | str) -> tuple[Tensor | None, str | None]:
-    return (None, result) if isinstance(result, str) else (result, None)
+def _load_file(path: Path, channels: int) -> list[LoadedImage]:
+    if path.suffix.lower() == ".npz":
+        return _load_arrays(path, channels)
+    image = decode_image(str(path), channels)
+    if isinstance(image, str):
+        return [LoadedImage(str(path), None, image)]
+    return [LoadedImage(str(path), image)]
 
 
-def _one(path: Path, channels: int) -> Any:
-    return (
-        _archive(path, channels) if path.suffix.lower() == ".npz" else decoded(str(path), channels)
-    )
-
-
-def _archive(path: Path, channels: int) -> list[Loaded]:
+def _load_arrays(path: Path, channels: int) -> list[LoadedImage]:
+    """Read all images of an ``.npz`` file."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
     except Exception:  # Whatever a damaged archive makes NumPy raise.
-        return [
-            Loaded(
-                str(path), None, f"{path} must be an .npz of plain arrays; it is damaged or none"
-            )
-        ]
-    loaded = []
+        problem = f"{path} must be an .npz file of plain arrays; it is damaged or in another format"
+        return [LoadedImage(str(path), None, problem)]
+    loaded: list[LoadedImage] = []
     for key, array in arrays.items():
         if array.ndim not in (3, 4):
             continue
-        # One image in color is not some gray ones of three columns.
+        # (height, width, 3) is one color image, not grayscale images of width 3.
         images = array[None] if array.ndim == 3 and array.shape[2] == 3 else array
         try:
-            pixels = _with_channels(
-                torch.from_numpy(as_bytes(images, f"{key} in {path.name}")), channels
-            )
-            loaded += [
-                Loaded(f"{path}:{key}[{index}]", image) for index, image in enumerate(pixels)
-            ]
+            pixels = torch.from_numpy(to_uint8(images, source=f"{key} in {path.name}"))
         except DataError as error:
-            loaded.append(Loaded(f"{path}:{key}", None, str(error)))
-    return loaded or [Loaded(str(path), None, f"{path} must hold arrays of images; it holds none")]
+            loaded.append(LoadedImage(f"{path}:{key}", None, str(error)))
+            continue
+        loaded += [
+            LoadedImage(f"{path}:{key}[{index}]", image)
+            for index, image in enumerate(_convert_channels(pixels, channels))
+        ]
+    problem = f"{path} must have arrays of images; it has none"
+    return loaded or [LoadedImage(str(path), None, problem)]
 
 
-def _with_channels(images: Tensor, channels: int) -> Tensor:
+def _convert_channels(images: Tensor, channels: int) -> Tensor:
     if images.shape[1] == channels:
         return images
     if channels == 3:

@@ -1,125 +1,151 @@
-"""Feeds: what a training loop is given, batch by batch, wherever the images are."""
+"""Loaders: batches for training and evaluation, wherever the images are."""
 
-import hashlib
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from protosphere.data.augmentation import Augmentation
-from protosphere.data.datasets import ImageSet
+from protosphere.data.folder_loader import FolderLoader
+from protosphere.data.sampling import derive_seed, epoch_order, index_batches, num_batches
+from protosphere.data.splits import ImageSet
 
+__all__ = [
+    "Batch",
+    "FeatureLoader",
+    "FolderLoader",
+    "Loader",
+    "MemoryLoader",
+    "derive_seed",
+    "epoch_order",
+    "index_batches",
+    "num_batches",
+]
+
+# Images or features, and labels.
 Batch = tuple[Tensor, Tensor]
 
 
 @runtime_checkable
-class Feed(Protocol):
-    """Images for training and for evaluation.
+class Loader(Protocol):
+    """Batches of images for training and evaluation.
 
-    A batch comes in two steps, so that the second can be compiled with the model: :meth:`batches` finds or loads it,
-    :meth:`prepared` augments it on the device, with random numbers of the device's own generator. Where a feed has
-    several views, each sample comes out so many times, all samples of one view after those of another.
+    A training batch is made in two steps, so that the second can be compiled together with the
+    model: :meth:`batches` loads it, and :meth:`prepare` augments it on the device with random
+    numbers of the device's default generator. With several views, a prepared batch holds the
+    first view of all samples, then the second view of all samples, and so on.
     """
 
     @property
     def device(self) -> torch.device:
-        """Where batches come out."""
+        """Device of the batches."""
         ...
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Return the number of samples."""
         ...
 
     def batches(
-        self, size: int, *, seed: int, epoch: int, first: int = 0
+        self, batch_size: int, *, seed: int, epoch: int, first: int = 0
     ) -> Iterator[tuple[Tensor, ...]]:
-        """The whole batches of an epoch from the ``first`` on, in an order that seed and epoch decide alone."""
+        """Yield the full batches of an epoch for :meth:`prepare`.
+
+        Args:
+            batch_size: Number of samples in a batch.
+            seed: Seed of the run. Together with the epoch it determines the order of the samples.
+            epoch: Index of the epoch.
+            first: Index of the first batch to yield.
+        """
         ...
 
-    def prepared(self, *parts: Tensor) -> Batch:
-        """Images, augmented and normalized, and labels: of what :meth:`batches` gave, on the device."""
+    def prepare(self, *tensors: Tensor) -> Batch:
+        """Return augmented and normalized images with labels for one item of :meth:`batches`."""
         ...
 
-    def in_order(self, size: int) -> Iterator[Batch]:
-        """All images in their own order, normalized and not augmented, and their labels."""
+    def evaluation_batches(self, batch_size: int) -> Iterator[Batch]:
+        """Yield all images in their original order, normalized and not augmented, with labels."""
         ...
 
 
-class MemoryFeed:
-    """A set that lives on the device as bytes; batches are cut and augmented there.
+class MemoryLoader:
+    """A loader of images that are in the memory of the device.
 
     Args:
-        data: on the device.
-        augmentation: what is done to the images.
-        views: how often each image of a batch is augmented, each time anew.
+        split: Images and labels, on the device.
+        augmentation: Augmentation and normalization; its policy also sets the number of views.
     """
 
-    def __init__(self, data: ImageSet, augmentation: Augmentation, *, views: int = 1) -> None:
-        self.data = data
+    def __init__(self, split: ImageSet, augmentation: Augmentation) -> None:
+        self.split = split
         self.augmentation = augmentation
-        self.views = views
 
     @property
     def device(self) -> torch.device:
-        """Where the images are."""
-        return self.data.images.device
+        """Device of the images."""
+        return self.split.images.device
 
     def __len__(self) -> int:
-        return len(self.data)
+        return len(self.split)
 
     def batches(
-        self, size: int, *, seed: int, epoch: int, first: int = 0
+        self, batch_size: int, *, seed: int, epoch: int, first: int = 0
     ) -> Iterator[tuple[Tensor, ...]]:
-        """Indices of samples."""
+        """Yield the full batches of an epoch as sample indices."""
         return index_batches(
-            len(self), size, seed=seed, epoch=epoch, first=first, device=self.device
+            len(self), batch_size, seed=seed, epoch=epoch, first=first, device=self.device
         )
 
-    def prepared(self, *parts: Tensor) -> Batch:
-        """The samples of these indices."""
-        index = parts[0].repeat(self.views)
-        return self.augmentation(self.data.images[index]), self.data.labels[index]
+    def prepare(self, *tensors: Tensor) -> Batch:
+        """Return augmented images and labels of the samples at these indices."""
+        index = tensors[0].repeat(self.augmentation.policy.num_views)
+        return self.augmentation(self.split.images[index]), self.split.labels[index]
 
-    def in_order(self, size: int) -> Iterator[Batch]:
-        """All samples."""
-        clean = self.augmentation.clean()
+    def evaluation_batches(self, batch_size: int) -> Iterator[Batch]:
+        """Yield all images in their original order, normalized and not augmented, with labels."""
+        transform = self.augmentation.evaluation_transform(self.split.evaluation_crop)
         for images, labels in zip(
-            self.data.images.split(size), self.data.labels.split(size), strict=True
+            self.split.images.split(batch_size), self.split.labels.split(batch_size), strict=True
         ):
-            yield clean(images), labels
+            yield transform(images), labels
 
 
-def index_batches(
-    samples: int, size: int, *, seed: int, epoch: int, first: int, device: torch.device
-) -> Iterator[tuple[Tensor, ...]]:
-    """The whole batches of an epoch as indices, for sets that are on the device."""
-    order = shuffled(samples, seed=seed, epoch=epoch).to(device)
-    for start in range(first * size, whole_batches(samples, size) * size, size):
-        yield (order[start : start + size],)
+class FeatureLoader:
+    """A loader of precomputed features instead of images.
 
-
-def whole_batches(samples: int, size: int) -> int:
-    """How many whole batches there are; a set smaller than a batch is one."""
-    return max(1, samples // size)
-
-
-def shuffled(samples: int, *, seed: int, epoch: int) -> Tensor:
-    """The order of an epoch: drawn on the CPU, so that it is the same wherever training runs."""
-    return torch.randperm(
-        samples, generator=torch.Generator().manual_seed(seed_of("order", seed, epoch))
-    )
-
-
-def seed_of(purpose: str, seed: int, number: int) -> int:
-    """A seed for one purpose at one time; those of other purposes, seeds and times have nothing to do with it.
-
-    >>> seed_of("order", 42, 0) == seed_of("order", 42, 0), seed_of("order", 42, 1) == seed_of("step", 42, 1)
-    (True, False)
+    Args:
+        features: Features of all samples.
+        labels: Class index of each sample, on the same device.
     """
-    return (
-        int.from_bytes(
-            hashlib.blake2b(f"{purpose} {seed} {number}".encode(), digest_size=8).digest()
+
+    def __init__(
+        self, features: Float[Tensor, "samples dim"], labels: Integer[Tensor, "samples"]
+    ) -> None:
+        self.features = features
+        self.labels = labels
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the features."""
+        return self.features.device
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batches(
+        self, batch_size: int, *, seed: int, epoch: int, first: int = 0
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the full batches of an epoch as sample indices."""
+        return index_batches(
+            len(self), batch_size, seed=seed, epoch=epoch, first=first, device=self.device
         )
-        >> 1
-    )
+
+    def prepare(self, *tensors: Tensor) -> Batch:
+        """Return features and labels of the samples at these indices."""
+        (index,) = tensors
+        return self.features[index], self.labels[index]
+
+    def evaluation_batches(self, batch_size: int) -> Iterator[Batch]:
+        """Yield all features in their original order with labels."""
+        yield from zip(self.features.split(batch_size), self.labels.split(batch_size), strict=True)

@@ -1,11 +1,13 @@
-"""Augmentation of whole batches on the device, each image with its own parameters.
+"""Image operations on whole batches on the device, each image with its own parameters.
 
-Each operation equals torchvision's functional one on every image by itself (float images in [0, 1]). Cropping, resizing
-and flipping, and blurring too, are products with small matrices from both sides: one batched product for any mixture of
-boxes, where a loop over images would launch thousands of kernels. No shape depends on a value, so all of it compiles.
+Each operation equals torchvision's functional one on every single image (float images in [0, 1]).
+Crop, resize, flip and blur multiply by small matrices from both sides: one batched product for any
+mixture of boxes, where a loop over images would launch thousands of kernels. No shape depends on a
+value, so everything compiles.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float, Integer, UInt8
@@ -15,12 +17,12 @@ Images = (
     Float[Tensor, "images channels height width"] | UInt8[Tensor, "images channels height width"]
 )
 Boxes = Integer[Tensor, "images 4"]
-Each = Float[Tensor, "images"]
+PerImage = Float[Tensor, "images"]
 
-_GRAY = (0.2989, 0.587, 0.114)
+_GRAYSCALE_WEIGHTS = (0.2989, 0.587, 0.114)
 
 
-def random_boxes(
+def random_resized_boxes(
     count: int,
     height: int,
     width: int,
@@ -30,24 +32,25 @@ def random_boxes(
     device: torch.device | str | None = None,
     generator: torch.Generator | None = None,
 ) -> Boxes:
-    """Boxes to crop, drawn as torchvision's RandomResizedCrop draws them.
+    """Draw crop boxes with the distribution of torchvision's ``RandomResizedCrop``.
 
-    An area uniform in ``scale`` of the image's, a ratio of sides log-uniform in ``ratio``, both sides rounded to whole
-    pixels; ten attempts to fit the image, then its center at the nearest allowed ratio. The place is uniform.
+    The area is uniform in ``scale`` and the aspect ratio log-uniform in ``ratio``; both sides are
+    rounded to whole pixels. If none of ten attempts fits into the image, the box is its center at
+    the nearest allowed ratio. The position is uniform.
 
     Args:
-        count: how many.
-        height: of the images.
-        width: of the images.
-        scale: least and largest share of the area.
-        ratio: least and largest width by height.
-        device: where to draw.
-        generator: of that device.
+        count: Number of boxes.
+        height: Height of the images.
+        width: Width of the images.
+        scale: Smallest and largest area as a fraction of the image's area.
+        ratio: Smallest and largest aspect ratio, width by height.
+        device: Device of the boxes.
+        generator: Random generator of that device. None means its default generator.
 
     Returns:
         Top, left, height and width of each box.
 
-    >>> random_boxes(2, 8, 8, scale=(1.0, 1.0), ratio=(1.0, 1.0))
+    >>> random_resized_boxes(2, 8, 8, scale=(1.0, 1.0), ratio=(1.0, 1.0))
     tensor([[0, 0, 8, 8],
             [0, 0, 8, 8]])
     """
@@ -61,9 +64,9 @@ def random_boxes(
     widths, heights = (areas * ratios).sqrt().round().long(), (areas / ratios).sqrt().round().long()
     fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
     first = fits.to(torch.uint8).argmax(1, keepdim=True)
-    whole = width / height
-    fallback_width = width if whole <= ratio[1] else round(height * ratio[1])
-    fallback_height = height if whole >= ratio[0] else round(width / ratio[0])
+    image_ratio = width / height
+    fallback_width = width if image_ratio <= ratio[1] else round(height * ratio[1])
+    fallback_height = height if image_ratio >= ratio[0] else round(width / ratio[0])
     found = fits.any(1)
     widths = torch.where(found, widths.gather(1, first).squeeze(1), fallback_width)
     heights = torch.where(found, heights.gather(1, first).squeeze(1), fallback_height)
@@ -83,24 +86,35 @@ def padded_boxes(
     device: torch.device | str | None = None,
     generator: torch.Generator | None = None,
 ) -> Boxes:
-    """Boxes of the images' own size at random places of the images once they are padded by so many pixels.
+    """Draw boxes of the original image size at random positions of padded images.
+
+    Args:
+        count: Number of boxes.
+        height: Height of the images before padding.
+        width: Width of the images before padding.
+        padding: Width of the border on each side in pixels.
+        device: Device of the boxes.
+        generator: Random generator of that device. None means its default generator.
+
+    Returns:
+        Top, left, height and width of each box.
 
     >>> padded_boxes(1, 8, 8, padding=0)
     tensor([[0, 0, 8, 8]])
     """
-    places = torch.rand(2, count, device=device, generator=generator)
-    places = (places * (2 * padding + 1)).long().clamp(max=2 * padding)
+    offsets = torch.rand(2, count, device=device, generator=generator)
+    offsets = (offsets * (2 * padding + 1)).long().clamp(max=2 * padding)
     sides = torch.tensor([height, width], device=device).expand(count, 2)
-    return torch.cat([places.T, sides], 1)
+    return torch.cat([offsets.T, sides], 1)
 
 
 def _interpolation(
     starts: Tensor, lengths: Tensor, source: int, size: int
 ) -> Float[Tensor, "images size source"]:
-    """Matrices that resize the pixels from ``starts`` on, ``lengths`` of them, to ``size``.
+    """Return matrices that resize ``lengths`` pixels from ``starts`` on to ``size`` pixels.
 
-    Linear interpolation about pixel centers, widened to the step where the image shrinks (antialiasing). Weights stay
-    inside the box, so its edge is repeated and not what lies beyond.
+    Linear interpolation between pixel centers, with a support as wide as the step where the image
+    shrinks (antialiasing). Pixels outside the box have no weight: its edge is repeated instead.
     """
     starts, lengths = starts[:, None, None].float(), lengths[:, None, None].float()
     step = lengths / size
@@ -113,17 +127,18 @@ def _interpolation(
 
 
 def resized_crop(
-    images: Images, boxes: Boxes, size: int, *, flips: Bool[Tensor, "images"] | None = None
+    images: Images, boxes: Boxes, size: int, *, hflip: Bool[Tensor, "images"] | None = None
 ) -> Float[Tensor, "images channels size size"]:
-    """Cut a box from each image, resize it to a square, and mirror it where asked.
+    """Crop a box from each image, resize it to a square, and flip some images horizontally.
 
-    Equal to torchvision's ``resized_crop`` (bilinear, antialiased) and ``horizontal_flip`` on float images.
+    Equal to torchvision's ``resized_crop`` (bilinear, antialiased) and ``horizontal_flip`` on
+    float images.
 
     Args:
-        images: bytes, which are divided by 255, or floats, which are not.
-        boxes: top, left, height and width of each box, as :func:`random_boxes` draws them.
-        size: the side of the result.
-        flips: which of them to mirror.
+        images: Images of type uint8, which are divided by 255, or float, which are not.
+        boxes: Top, left, height and width of each box.
+        size: Side of the output in pixels.
+        hflip: Mask of the images to flip, or None.
 
     Returns:
         Float images.
@@ -135,47 +150,49 @@ def resized_crop(
     """
     rows = _interpolation(boxes[:, 0], boxes[:, 2], images.shape[2], size)
     columns = _interpolation(boxes[:, 1], boxes[:, 3], images.shape[3], size)
-    if flips is not None:
-        columns = torch.where(flips[:, None, None], columns.flip(1), columns)
+    if hflip is not None:
+        columns = torch.where(hflip[:, None, None], columns.flip(1), columns)
     if not images.is_floating_point():
         rows = rows / 255
-    return _from_both_sides(rows, images.to(rows.dtype), columns)
+    return _multiply_both_sides(rows, images.to(rows.dtype), columns)
 
 
-def _from_both_sides(rows: Tensor, images: Tensor, columns: Tensor) -> Tensor:
-    """R X Cᵀ for each image and channel, in float32 also under autocast."""
+def _multiply_both_sides(rows: Tensor, images: Tensor, columns: Tensor) -> Tensor:
+    """Return R X Cᵀ for each image and channel, in float32 also under autocast."""
     with torch.autocast(images.device.type, enabled=False):
         return rows[:, None] @ images @ columns.mT[:, None]
 
 
-def gray(images: Float[Tensor, "images 3 height width"]) -> Float[Tensor, "images 1 height width"]:
-    """The brightness of each pixel: 0.2989 R + 0.587 G + 0.114 B."""
-    weights = torch.tensor(_GRAY, device=images.device, dtype=images.dtype)
+def grayscale(
+    images: Float[Tensor, "images 3 height width"],
+) -> Float[Tensor, "images 1 height width"]:
+    """Return the luminance of each pixel: 0.2989 R + 0.587 G + 0.114 B."""
+    weights = torch.tensor(_GRAYSCALE_WEIGHTS, device=images.device, dtype=images.dtype)
     return (images * weights[:, None, None]).sum(1, keepdim=True)
 
 
-def _blend(images: Tensor, other: Tensor | float, factors: Each) -> Tensor:
+def _blend(images: Tensor, other: Tensor | float, factors: PerImage) -> Tensor:
     factors = factors[:, None, None, None]
     return (factors * images + (1 - factors) * other).clamp(0, 1)
 
 
-def adjust_brightness(images: Images, factors: Each) -> Images:
-    """Each image times its factor, clamped to [0, 1]."""
+def adjust_brightness(images: Images, factors: PerImage) -> Images:
+    """Multiply each image by its factor and clamp to [0, 1]."""
     return _blend(images, 0.0, factors)
 
 
-def adjust_contrast(images: Images, factors: Each) -> Images:
-    """Each image away from (or to) its mean brightness by its factor."""
-    return _blend(images, gray(images).mean((1, 2, 3), keepdim=True), factors)
+def adjust_contrast(images: Images, factors: PerImage) -> Images:
+    """Blend each image with its mean luminance by its factor."""
+    return _blend(images, grayscale(images).mean((1, 2, 3), keepdim=True), factors)
 
 
-def adjust_saturation(images: Images, factors: Each) -> Images:
-    """Each pixel away from (or to) its own brightness by its image's factor."""
-    return _blend(images, gray(images), factors)
+def adjust_saturation(images: Images, factors: PerImage) -> Images:
+    """Blend each image with its grayscale version by its factor."""
+    return _blend(images, grayscale(images), factors)
 
 
-def adjust_hue(images: Images, turns: Each) -> Images:
-    """Each pixel's hue turned by its image's part of a full turn, −½ to ½; brightness and saturation (HSV) stay."""
+def adjust_hue(images: Images, shifts: PerImage) -> Images:
+    """Shift the hue (HSV) of each image by a fraction of the color circle between −½ and ½."""
     largest, smallest = images.amax(1), images.amin(1)
     chroma = largest - smallest
     red, green, blue = images.unbind(1)
@@ -185,68 +202,94 @@ def adjust_hue(images: Images, turns: Each) -> Images:
         (green - blue) / safe,
         torch.where(largest == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
     )
-    sixths = (hue / 6 + turns[:, None, None]) % 1 * 6
-    # In HSV each channel is a trapezoid of the hue: full for two sixths, none for two, a slope between.
-    channels = [(sixths + shift) % 6 for shift in (5, 3, 1)]
-    turned = [largest - chroma * torch.minimum(part, 4 - part).clamp(0, 1) for part in channels]
-    return torch.stack(turned, 1)
+    sixths = (hue / 6 + shifts[:, None, None]) % 1 * 6
+    # In HSV each channel is a trapezoid of the hue: full for two sixths of the circle, zero for
+    # two, linear between.
+    angles = [(sixths + offset) % 6 for offset in (5, 3, 1)]
+    shifted = [largest - chroma * torch.minimum(angle, 4 - angle).clamp(0, 1) for angle in angles]
+    return torch.stack(shifted, 1)
 
 
 def color_jitter(
     images: Images,
-    brightness: Each,
-    contrast: Each,
-    saturation: Each,
-    hue: Each,
+    brightness: PerImage,
+    contrast: PerImage,
+    saturation: PerImage,
+    hue: PerImage,
     order: Integer[Tensor, "images 4"],
 ) -> Images:
-    """The four adjustments, in an order of its own for each image.
+    """Adjust brightness, contrast, saturation and hue, in a separate order for each image.
 
     Args:
-        images: float, three channels.
-        brightness: factors.
-        contrast: factors.
-        saturation: factors.
-        hue: parts of a turn.
-        order: for each image a permutation of 0 (brightness), 1 (contrast), 2 (saturation), 3 (hue).
+        images: Float images with three channels.
+        brightness: Brightness factor of each image.
+        contrast: Contrast factor of each image.
+        saturation: Saturation factor of each image.
+        hue: Hue shift of each image as a fraction of the color circle.
+        order: For each image a permutation of 0 (brightness), 1 (contrast), 2 (saturation) and
+            3 (hue).
     """
-    for turn in range(4):
+    for position in range(4):
         adjusted = (
             adjust_brightness(images, brightness),
             adjust_contrast(images, contrast),
             adjust_saturation(images, saturation),
             adjust_hue(images, hue),
         )
-        chosen = order[:, turn, None, None, None]
+        operation = order[:, position, None, None, None]
         images = torch.where(
-            chosen == 0,
+            operation == 0,
             adjusted[0],
             torch.where(
-                chosen == 1, adjusted[1], torch.where(chosen == 2, adjusted[2], adjusted[3])
+                operation == 1, adjusted[1], torch.where(operation == 2, adjusted[2], adjusted[3])
             ),
         )
     return images
 
 
-def gaussian_blur(images: Images, sigmas: Each, *, kernel_size: int) -> Images:
-    """Each image blurred by a Gaussian of its own width, cut off at ``kernel_size`` (odd) pixels; edges mirrored."""
+def gaussian_blur(images: Images, sigmas: PerImage, *, kernel_size: int) -> Images:
+    """Blur each image with a Gaussian of its own width; the edges are reflected.
+
+    Args:
+        images: Float images.
+        sigmas: Standard deviation of each image's Gaussian in pixels.
+        kernel_size: Width of the kernel in pixels, odd.
+
+    Raises:
+        ValueError: The kernel is even or too wide for the images.
+    """
     height, width = images.shape[2:]
-    rows, columns = (_blurring(sigmas, side, kernel_size) for side in (height, width))
-    return _from_both_sides(rows, images, columns)
+    rows, columns = (_blur_matrices(sigmas, side, kernel_size) for side in (height, width))
+    return _multiply_both_sides(rows, images, columns)
 
 
-def _blurring(sigmas: Tensor, side: int, kernel_size: int) -> Float[Tensor, "images side side"]:
+def _blur_matrices(
+    sigmas: Tensor, side: int, kernel_size: int
+) -> Float[Tensor, "images side side"]:
     half = kernel_size // 2
     if kernel_size % 2 == 0 or half >= side:
         raise ValueError(
-            f"kernel_size must be odd and at most twice the image's side, {side}; got {kernel_size}"
+            f"kernel_size must be odd and less than twice the side of the images, {side}; "
+            f"got {kernel_size}"
         )
     offsets = torch.arange(-half, half + 1, device=sigmas.device)
     kernels = torch.exp(-((offsets / sigmas[:, None]) ** 2) / 2)
     kernels = kernels / kernels.sum(1, keepdim=True)
-    places = torch.arange(side, device=sigmas.device)[:, None] + offsets
-    places = places.abs()  # Mirrored at the first pixel …
-    places = (side - 1) - ((side - 1) - places).abs()  # … and at the last.
+    positions = torch.arange(side, device=sigmas.device)[:, None] + offsets
+    positions = positions.abs()  # Reflect at the first pixel ...
+    positions = (side - 1) - ((side - 1) - positions).abs()  # ... and at the last.
     matrix = torch.zeros(len(sigmas), side, side, device=sigmas.device, dtype=kernels.dtype)
-    index = places.expand(len(sigmas), -1, -1)
+    index = positions.expand(len(sigmas), -1, -1)
     return matrix.scatter_add_(2, index, kernels[:, None].expand(-1, side, -1))
+
+
+def normalize(
+    images: Float[Tensor, "images channels height width"],
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> Float[Tensor, "images channels height width"]:
+    """Subtract the mean of each channel and divide by its standard deviation."""
+    means, stds = (
+        torch.tensor(values, device=images.device)[:, None, None] for values in (mean, std)
+    )
+    return (images - means) / stds

@@ -1,7 +1,8 @@
-"""Encoders: what turns inputs into features."""
+"""Encoders: networks that map images to features."""
 
-from protosphere.encoders.backbones import backbone
-from protosphere.encoders.necks import neck
-from protosphere.encoders.projections import projection
+from protosphere.encoders.backbones import create_backbone
+from protosphere.encoders.encoder import Encoder
+from protosphere.encoders.necks import create_neck
+from protosphere.encoders.projections import create_projection
 
-__all__ = ["backbone", "neck", "projection"]
+__all__ = ["Encoder", "create_backbone", "create_neck", "create_projection"]

@@ -1,81 +1,135 @@
-"""Backbones: timm's by name, with a stem for small images where they are small; and a small network for digits."""
+"""Backbones: timm models by name, with a stem for small images, and a small network for digits."""
 
 import difflib
+from functools import partial
 from itertools import pairwise
 from typing import Literal
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 Stem = Literal["imagenet", "cifar"]
 
 
 class SmallConvNet(nn.Module):
-    """Three convolutions and a pool, for images of 8 × 8 pixels and a CPU.
+    """Three convolutions and global average pooling, for 8 × 8 images on a CPU.
 
     Args:
-        in_channels: of the images.
-        dim: of the features.
+        in_channels: Number of image channels.
+        dim: Width of the features.
     """
 
     def __init__(self, in_channels: int = 1, dim: int = 64) -> None:
         super().__init__()
         widths = (in_channels, dim // 2, dim, dim)
         layers: list[nn.Module] = []
-        for index, (before, after) in enumerate(pairwise(widths)):
+        for index, (in_width, out_width) in enumerate(pairwise(widths)):
             stride = 2 if index == 1 else 1
             layers += [
-                nn.Conv2d(before, after, 3, stride, 1, bias=False),
-                nn.BatchNorm2d(after),
+                nn.Conv2d(in_width, out_width, 3, stride, 1, bias=False),
+                nn.BatchNorm2d(out_width),
                 nn.ReLU(inplace=True),
             ]
         self.layers = nn.Sequential(*layers)
         self.num_features = dim
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Features, one row an image."""
+    def forward(
+        self, images: Float[Tensor, "images channels height width"]
+    ) -> Float[Tensor, "images dim"]:
+        """Return one feature vector per image."""
         features: Tensor = self.layers(images).mean((2, 3))
         return features
 
 
-def backbone(name: str, *, stem: Stem = "imagenet", in_channels: int = 3) -> nn.Module:
-    """A network that turns images into features, (images, num_features).
+def create_backbone(
+    name: str,
+    *,
+    stem: Stem = "imagenet",
+    in_channels: int = 3,
+    zero_init_residual: bool | None = True,
+) -> nn.Module:
+    """Create a network that maps images to features of shape ``(images, num_features)``.
 
     Args:
-        name: ``"small"`` for :class:`SmallConvNet`, or any model of timm (``resnet18`` … ``resnet152``, ``vit_…``).
-        stem: ``"cifar"`` puts a 3 × 3 convolution of stride 1 in place of a ResNet's 7 × 7 of stride 2, and takes the
-            pool after it out, as is done for images of 32 pixels.
-        in_channels: of the images.
+        name: ``"small"`` for :class:`SmallConvNet`, or the name of a timm model (``resnet18``,
+            ``vit_tiny_patch16_224``, ...).
+        stem: ``"cifar"`` replaces the 7 × 7 convolution of stride 2 at the start of a ResNet by a
+            3 × 3 convolution of stride 1 and removes the max pooling, for images of about 32
+            pixels.
+        in_channels: Number of image channels.
+        zero_init_residual: True initializes the weight of the last norm of each residual block
+            with zero (timm's ``zero_init_last``) and a CIFAR stem with Kaiming fan-out. False is
+            torchvision's initialization: the norms start at one, and a CIFAR stem has torch's
+            default initialization. The other convolutions are initialized with Kaiming fan-out
+            either way. Backbones without this option accept True. None means the backbone's own
+            default.
 
     Returns:
-        The module; its ``num_features`` is the width of the features.
+        The module, randomly initialized.
 
     Raises:
-        ValueError: there is no such model, or it has no such stem.
-        ImportError: timm is missing.
+        ValueError: The model is unknown, does not have this stem, or does not have the option
+            ``zero_init_residual`` and it is False.
+        ImportError: timm is not installed.
 
-    >>> backbone("small", in_channels=1).num_features
+    >>> create_backbone("small", in_channels=1).num_features
     64
     """
     if stem not in ("imagenet", "cifar"):
-        raise ValueError(f"a stem is 'imagenet' or 'cifar'; got {stem!r}")
+        raise ValueError(f"stem must be 'imagenet' or 'cifar', got {stem!r}")
     if name == "small":
+        if zero_init_residual is False:
+            raise _no_zero_init(name)
         return SmallConvNet(in_channels)
+    model = _create_timm_model(name, in_channels, zero_init_residual)
+    if stem == "cifar":
+        _replace_stem(model, name, in_channels, fan_out=zero_init_residual is not False)
+    return model
+
+
+def _create_timm_model(name: str, in_channels: int, zero_init: bool | None) -> nn.Module:
     try:
         import timm  # noqa: PLC0415
     except ImportError as error:
-        raise ImportError('backbones need timm: pip install "protosphere[train]"') from error
+        raise ImportError(
+            'backbones need timm, which is not installed: pip install "protosphere[train]"'
+        ) from error
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, ["small", *timm.list_models()], 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"a backbone must be 'small' or a model of timm; got {name!r}{hint}")
-    model: nn.Module = timm.create_model(name, num_classes=0, in_chans=in_channels)
-    if stem == "cifar":
-        first = getattr(model, "conv1", None)
-        if not isinstance(first, nn.Conv2d) or not hasattr(model, "maxpool"):
-            raise ValueError(
-                f"the cifar stem is for ResNets, which begin with a convolution and a pool; {name} does not"
-            )
-        model.conv1 = nn.Conv2d(in_channels, first.out_channels, 3, 1, 1, bias=False)
-        nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
-        model.maxpool = nn.Identity()
+        raise ValueError(f"backbone must be 'small' or a timm model, got {name!r}{hint}")
+    create = partial(timm.create_model, name, num_classes=0, in_chans=in_channels)
+    model: nn.Module
+    if zero_init is None:
+        model = create()
+        return model
+    try:
+        model = create(zero_init_last=zero_init)
+    except TypeError as error:  # The model's constructor does not have this argument.
+        if "zero_init_last" not in str(error):
+            raise
+        if not zero_init:
+            raise _no_zero_init(name) from error
+        model = create()
     return model
+
+
+def _replace_stem(model: nn.Module, name: str, in_channels: int, *, fan_out: bool) -> None:
+    """Replace the stem of a ResNet in place."""
+    first = getattr(model, "conv1", None)
+    if not isinstance(first, nn.Conv2d) or not hasattr(model, "maxpool"):
+        raise ValueError(
+            "stem 'cifar' needs a ResNet that starts with one convolution and a max pooling, "
+            f"got {name!r}"
+        )
+    model.conv1 = nn.Conv2d(in_channels, first.out_channels, 3, 1, 1, bias=False)
+    if fan_out:
+        nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
+    model.maxpool = nn.Identity()
+
+
+def _no_zero_init(name: str) -> ValueError:
+    return ValueError(
+        f"zero_init_residual must be true or null for the backbone {name!r}, "
+        "which does not have this option; got false"
+    )

@@ -1,40 +1,41 @@
-"""Necks: the last step of an encoder that ends in a ReLU, so that its features can reach the simplex."""
+"""Necks: a last layer without ReLU, so that the features can have negative cosines."""
 
 from typing import Literal
 
 from torch import nn
 
-NeckKind = Literal["none", "batchnorm", "linear"]
+NeckName = Literal["none", "batchnorm", "linear"]
 
 
-def neck(kind: NeckKind, dim: int) -> nn.Module:
-    """What stands between the encoder and the head.
+def create_neck(name: NeckName, dim: int) -> nn.Module | None:
+    """Create the module between the backbone and the head.
 
-    A ReLU encoder has non-negative features, whose cosines are never negative: orthogonal class means are the best it
-    can do, and the simplex is out of its reach. A neck without a final ReLU removes the barrier.
+    A backbone that ends in a ReLU has non-negative features, whose cosines are never negative:
+    orthogonal class means are the best it can reach, and the simplex is out of its range. A neck
+    without a final ReLU removes this limit.
 
     Args:
-        kind: ``"none"`` leaves the features as they are; ``"batchnorm"`` centers and scales each of them;
-            ``"linear"`` learns a square linear map without bias, which starts as the identity.
-        dim: width of the features, before and after.
+        name: ``"none"`` for no neck; ``"batchnorm"`` centers and scales each feature;
+            ``"linear"`` is a square linear layer without bias, initialized as the identity.
+        dim: Width of the features, before and after the neck.
 
     Returns:
-        The module.
+        The module, or None for ``"none"``.
 
     Raises:
-        ValueError: an unknown kind, or a width below 1.
+        ValueError: The name is unknown or ``dim`` is less than 1.
 
-    >>> neck("linear", 512)
+    >>> create_neck("linear", 512)
     Linear(in_features=512, out_features=512, bias=False)
     """
     if dim < 1:
-        raise ValueError(f"a neck needs dim ≥ 1; got {dim}")
-    if kind == "none":
-        return nn.Identity()
-    if kind == "batchnorm":
+        raise ValueError(f"dim must be at least 1, got {dim}")
+    if name == "none":
+        return None
+    if name == "batchnorm":
         return nn.BatchNorm1d(dim)
-    if kind == "linear":
+    if name == "linear":
         layer = nn.Linear(dim, dim, bias=False)
         nn.init.eye_(layer.weight)
         return layer
-    raise ValueError(f'a neck is "none", "batchnorm" or "linear"; got {kind!r}')
+    raise ValueError(f"neck must be 'none', 'batchnorm' or 'linear', got {name!r}")

@@ -1,39 +1,44 @@
-"""Projection heads: what stands between encoder and loss in contrastive training."""
+"""Projection heads: the layers between the features and the loss in contrastive training."""
 
 from typing import Literal
 
 from torch import nn
 
-ProjectionKind = Literal["none", "linear", "mlp"]
+ProjectionName = Literal["linear", "mlp"]
 
 
-def projection(
-    kind: ProjectionKind, dim: int, *, hidden: int | None = None, out: int = 128
+def create_projection(
+    name: ProjectionName, dim: int, *, hidden_dim: int | None = None, out_dim: int = 128
 ) -> nn.Module:
-    """A projection head.
+    """Create a projection head.
 
     Args:
-        kind: ``"mlp"`` is linear, ReLU, linear; ``"linear"`` one linear map; ``"none"`` leaves the features.
-        dim: of the features.
-        hidden: the width between the two maps of an MLP; without it ``dim``.
-        out: the width of what comes out, unless the kind is ``"none"``.
+        name: ``"mlp"`` is linear, ReLU, linear; ``"linear"`` is one linear layer.
+        dim: Width of the features.
+        hidden_dim: Width of the hidden layer (``"mlp"`` only). None means ``dim``.
+        out_dim: Width of the output.
 
     Returns:
         The module.
 
     Raises:
-        ValueError: an unknown kind, or a width below 1.
+        ValueError: The name is unknown, a width is less than 1, or ``hidden_dim`` is given for a
+            projection without a hidden layer.
 
-    >>> projection("mlp", 512)[-1]
+    >>> create_projection("mlp", 512)[-1]
     Linear(in_features=512, out_features=128, bias=True)
     """
-    hidden = dim if hidden is None else hidden
-    if min(dim, hidden, out) < 1:
-        raise ValueError(f"a projection needs widths ≥ 1; got {dim}, {hidden} and {out}")
-    if kind == "none":
-        return nn.Identity()
-    if kind == "linear":
-        return nn.Linear(dim, out)
-    if kind == "mlp":
-        return nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, out))
-    raise ValueError(f'a projection is "none", "linear" or "mlp"; got {kind!r}')
+    widths = {"dim": dim, "hidden_dim": dim if hidden_dim is None else hidden_dim}
+    for key, width in (widths | {"out_dim": out_dim}).items():
+        if width < 1:
+            raise ValueError(f"{key} must be at least 1, got {width}")
+    if name == "linear":
+        if hidden_dim is not None:
+            raise ValueError(f"hidden_dim is for the projection 'mlp' only, got {hidden_dim}")
+        return nn.Linear(dim, out_dim)
+    if name == "mlp":
+        hidden = widths["hidden_dim"]
+        return nn.Sequential(
+            nn.Linear(dim, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, out_dim)
+        )
+    raise ValueError(f"projection must be 'linear' or 'mlp', got {name!r}")

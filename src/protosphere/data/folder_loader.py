@@ -1,0 +1,202 @@
+"""The loader of images on disk: worker processes decode and crop, the device augments."""
+
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from protosphere.data.augmentation import Augmentation, PaddedCrop, RandomResizedCrop
+from protosphere.data.decoding import center_crop, decode_image, import_torchvision
+from protosphere.data.folders import ImageFiles
+from protosphere.data.sampling import epoch_order, num_batches, sample_seed
+from protosphere.data.splits import DataError
+
+# Path of an image, and for training the seed, epoch and sample index that determine its crop.
+_Key = tuple[str, tuple[int, int, int] | None]
+
+
+class FolderLoader:
+    """A loader of images that stay on disk.
+
+    Worker processes decode and crop, and the device does the rest of the augmentation. The crop of
+    a sample depends on the seed, the epoch and its index, not on the number of workers. The
+    workers live as long as the loader. Only one epoch can be iterated at a time: once another one
+    has started, the earlier one cannot be continued.
+
+    Args:
+        split: Image files and labels.
+        augmentation: Augmentation and normalization; its policy also sets the number of views.
+        device: Device of the batches.
+        workers: Number of worker processes, at most one per core. 0 decodes in this process.
+
+    Raises:
+        DataError: torchvision is not installed, or ``workers`` is negative. While iterating: an
+            image cannot be read.
+    """
+
+    def __init__(
+        self,
+        split: ImageFiles,
+        augmentation: Augmentation,
+        *,
+        device: torch.device | str,
+        workers: int = 8,
+    ) -> None:
+        if workers < 0:
+            raise DataError(f"workers must be at least 0, got {workers}")
+        self.split = split
+        self.augmentation = augmentation
+        self._device = torch.device(device)
+        self._transform = augmentation.evaluation_transform(split.evaluation_crop)
+        policy = augmentation.policy
+        # The workers make every crop except the padded one, which needs the device's generator.
+        self._device_augmentation = (
+            augmentation
+            if isinstance(policy.crop, PaddedCrop)
+            else replace(augmentation, policy=replace(policy, crop=None))
+        )
+        crops = _CroppedImages(augmentation, self._transform.crop_pixels)
+        self._training, self._evaluation = (
+            _ImageLoader(crops, self._device, workers) for _ in range(2)
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the batches."""
+        return self._device
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def batches(
+        self, batch_size: int, *, seed: int, epoch: int, first: int = 0
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Yield cropped uint8 images (samples, views, channels, size, size) and labels."""
+        paths = self.split.paths
+        order = epoch_order(len(self), seed=seed, epoch=epoch)
+        labels = self.split.labels[order].to(self.device)
+        stop = num_batches(len(self), batch_size) * batch_size
+        starts = range(first * batch_size, stop, batch_size)
+        keys: Iterator[list[_Key]] = (
+            [
+                (paths[index], (seed, epoch, index))
+                for index in order[start : start + batch_size].tolist()
+            ]
+            for start in starts
+        )
+        for start, images in zip(starts, self._training.batches(keys), strict=True):
+            yield images, labels[start : start + batch_size]
+
+    def prepare(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        """Apply the augmentation except for the crops that the workers have made."""
+        images, labels = tensors
+        num_views = images.shape[1]
+        views = images.transpose(0, 1).flatten(0, 1)
+        return self._device_augmentation(views), labels.repeat(num_views)
+
+    def evaluation_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the center of all images in their original order, normalized, with labels."""
+        labels = self.split.labels.to(self.device)
+        starts = range(0, len(self), batch_size)
+        paths = self.split.paths
+        keys: Iterator[list[_Key]] = (
+            [(path, None) for path in paths[start : start + batch_size]] for start in starts
+        )
+        for start, images in zip(starts, self._evaluation.batches(keys), strict=True):
+            yield self._transform.normalize(images.squeeze(1)), labels[start : start + batch_size]
+
+
+class _CroppedImages(Dataset[Tensor | str]):
+    """Images of the output size, one per view; an error message for an unreadable file."""
+
+    def __init__(
+        self, augmentation: Augmentation, evaluation_crop: Callable[[Tensor], Tensor]
+    ) -> None:
+        policy = augmentation.policy
+        self.num_views = policy.num_views
+        self.evaluation_crop = evaluation_crop
+        self.training_crop: Callable[[Tensor], Tensor]
+        if isinstance(policy.crop, RandomResizedCrop):
+            self.training_crop = import_torchvision("transforms.v2").RandomResizedCrop(
+                policy.size, scale=policy.crop.scale, ratio=policy.crop.ratio, antialias=True
+            )
+        elif isinstance(policy.crop, PaddedCrop):
+            self.training_crop = partial(center_crop, size=policy.size, crop_fraction=1.0)
+        else:
+            self.training_crop = evaluation_crop
+
+    def __getitem__(self, key: _Key) -> Tensor | str:
+        path, crop_key = key
+        image = decode_image(path)
+        if isinstance(image, str):
+            return image
+        if crop_key is None:
+            return self.evaluation_crop(image)[None]
+        with torch.random.fork_rng(devices=[]):
+            # torch.manual_seed would seed the GPU as well.
+            torch.default_generator.manual_seed(sample_seed(*crop_key))
+            return torch.stack([self.training_crop(image) for _ in range(self.num_views)])
+
+
+class _ImageLoader:
+    """A DataLoader with persistent workers that is given other batches for each epoch."""
+
+    def __init__(self, dataset: _CroppedImages, device: torch.device, workers: int) -> None:
+        cores = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
+        num_workers = min(workers, cores)
+        self.device = device
+        self.sampler = _KeySampler()
+        self.loader: DataLoader[Tensor | str] = DataLoader(
+            dataset,
+            batch_sampler=self.sampler,
+            num_workers=num_workers,
+            collate_fn=_collate,
+            worker_init_fn=_leave_process_group,
+            persistent_workers=num_workers > 0,
+            pin_memory=device.type == "cuda",
+            generator=torch.Generator(),
+        )
+        # If the loader were collected in a cycle with this object, its queues would close before
+        # the workers are told to stop, and it would wait five seconds for each of them.
+        weakref.finalize(self, lambda _: None, self.loader).atexit = False
+
+    def batches(self, keys: Iterator[list[_Key]]) -> Iterator[Tensor]:
+        self.sampler.keys = keys
+        for images in self.loader:
+            if isinstance(images, str):
+                raise DataError(images)
+            yield images.to(self.device, non_blocking=True)
+            if self.sampler.keys is not keys:
+                raise DataError(
+                    "an epoch must be finished before another one starts; another one has started"
+                )
+
+
+def _leave_process_group(_: int) -> None:
+    # Ctrl-C signals the whole process group; the parent still needs the workers to finish a step.
+    os.setpgid(0, 0)
+
+
+class _KeySampler(Iterable[list[_Key]]):
+    """Batch sampler whose batches are set before each epoch."""
+
+    keys: Iterator[list[_Key]] = iter(())
+
+    def __iter__(self) -> Iterator[list[_Key]]:
+        return self.keys
+
+
+def _collate(samples: list[Tensor | str]) -> Any:
+    """Stack the images, or return the first error message."""
+    problem = next((sample for sample in samples if isinstance(sample, str)), None)
+    return problem or default_collate(samples)
