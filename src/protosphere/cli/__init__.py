@@ -1,1 +1,1 @@
-"""The command ``protosphere``: one file a command; nothing heavy is imported until a command runs."""
+"""The ``protosphere`` command: one file per command, heavy imports only when a command runs."""

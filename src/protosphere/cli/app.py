@@ -2,6 +2,7 @@
 
 import errno
 import io
+import logging
 import os
 import sys
 from typing import Annotated
@@ -13,53 +14,53 @@ from protosphere.cli.demo import demo
 from protosphere.cli.doctor import doctor
 from protosphere.cli.evaluate import evaluate
 from protosphere.cli.measure import measure
+from protosphere.cli.options import Command, Group
 from protosphere.cli.predict import predict
 from protosphere.cli.prototypes import app as prototypes
 from protosphere.cli.recipes import recipes
+from protosphere.cli.text import echo
 from protosphere.cli.train import train
 
-app = typer.Typer(
-    name="protosphere",
-    help="Supervised learning as learning class prototypes on the unit sphere.",
-    no_args_is_help=True,
-    add_completion=False,
-)
-app.command()(demo)
-app.command()(doctor)
-app.command()(evaluate)
-app.command()(measure)
-app.command()(predict)
-app.command()(recipes)
-app.command()(train)
+app = typer.Typer(name="protosphere", cls=Group, no_args_is_help=True)
+for command in (demo, doctor, evaluate, measure, predict, recipes, train):
+    app.command(cls=Command)(command)
 app.add_typer(prototypes)
 
 
-def _print_version(wanted: bool) -> bool:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"protosphere {__version__}")
         raise typer.Exit
-    return wanted
 
 
 @app.callback()
 def main(
-    version: Annotated[  # noqa: ARG001  Its callback has done the work.
+    version: Annotated[  # noqa: ARG001  Its callback does the work.
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
     """Supervised learning as learning class prototypes on the unit sphere."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="replace"
-            )  # A terminal that cannot write "°" still gets the rest.
+            # A terminal that cannot display "°" still gets the rest.
+            stream.reconfigure(errors="replace")
+    log = logging.getLogger("protosphere")
+    if not any(isinstance(handler, _WarningPrinter) for handler in log.handlers):
+        log.addHandler(_WarningPrinter(logging.WARNING))
+
+
+class _WarningPrinter(logging.Handler):
+    """Print warnings of the library as lines on standard error, control characters made visible."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        echo(f"{record.levelname.capitalize()}: {record.getMessage()}", err=True)
 
 
 def run() -> None:
-    """The command, as it is installed: where its output finds no room, it says so and leaves with status 1."""
+    """Run the installed command; exit with status 1 if its output cannot be written."""
     try:
         try:
             app()
@@ -68,7 +69,7 @@ def run() -> None:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        sys.stderr.write("Error: there must be room for what is printed; there is no space left.\n")
-        # What is still to be written would fail once more, when Python leaves.
+        sys.stderr.write("Error: cannot write the output: no space left on device\n")
+        # Python flushes once more when it exits, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

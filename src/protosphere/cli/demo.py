@@ -1,15 +1,16 @@
-"""``protosphere demo``: six losses on handwritten digits, on any machine, and what became of their geometry."""
+"""``protosphere demo``: six losses on handwritten digits, compared by accuracy and geometry."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from protosphere.cli.text import count, echo
+
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from protosphere.evaluation.probes import Probe
 
 _TITLES = {
     "ce": "cross-entropy",
@@ -19,139 +20,142 @@ _TITLES = {
     "etf-dr": "ETF + DR",
     "scl": "SCL + means",
 }
-# A metric, its heading, and whether nearer to collapse is less or more of it.
+# A metric, its heading, and whether a lower or a higher value is closer to collapse.
 _COLUMNS = (
-    ("nc1_ratio", "NC1\nspread", "less"),
-    ("inter_effective_rank", "NC2\nrank", "more"),
-    ("nc2_angles", "NC2\nangles", "less"),
-    ("nc3_cosine", "NC3\ntilt", "less"),
-    ("nc4_agreement", "NC4\nagrees", "more"),
+    ("nc1_ratio", "NC1\nvariance", "lower"),
+    ("inter_effective_rank", "NC2\nrank", "higher"),
+    ("nc2_angles", "NC2\nangles", "lower"),
+    ("nc3_cosine", "NC3\ncosine", "lower"),
+    ("nc4_agreement", "NC4\nagreement", "higher"),
 )
 _LEGEND = (
-    "Spread: variance within classes by that between them. Rank: directions that class means fill, of 9. Angles: how "
-    "uneven those between class means are. Tilt: 1 − cos between a prototype and its class. Agrees: how often the "
-    "classifier picks the nearest class mean. All of the training images. SCL has two views of each image and a "
-    "projection; its prototypes are the class means, so they have no tilt."
+    "Variance: within-class over between-class variance. Rank: effective rank of the class means, "
+    "at most 9. Angles: deviation of the angles between class means from equal angles. Cosine: "
+    "1 − cosine between a prototype and its class mean. Agreement: fraction of the samples that "
+    "head and nearest class mean classify alike. All on the training images. SCL uses two views "
+    "of each image and a projection; its prototypes are the class means, so that their cosine "
+    "is 1."
 )
 
 
 def demo(
     out: Annotated[
-        Path | None, typer.Option(help="Keep the run folders here; otherwise they go.")
+        Path | None, typer.Option(help="Folder to keep the run folders in; not kept by default.")
     ] = None,
-    epochs: Annotated[int, typer.Option(help="Of each loss.", min=1)] = 25,
+    epochs: Annotated[int, typer.Option(help="Number of epochs for each loss.", min=1)] = 25,
 ) -> None:
-    """Train six losses on handwritten digits on the CPU, and compare accuracy and geometry in one table."""
+    """Train six losses on handwritten digits on the CPU and compare accuracy and geometry."""
     from rich.console import Console
 
-    from protosphere.cli.errors import told
+    from protosphere.cli.errors import report_errors
 
     console = Console(highlight=False)
-    with told(), TemporaryDirectory() as temporary:
-        results = {}
-        for loss, title in _TITLES.items():
-            results[title] = _trained(loss, (out or Path(temporary)) / loss, epochs)
-        saved = _probe((out or Path(temporary)) / "scl")
-    _print(console, results)
-    console.print(saved)
+    with report_errors(), TemporaryDirectory() as temporary:
+        folder = out or Path(temporary)
+        results = {title: _train(loss, folder / loss, epochs) for loss, title in _TITLES.items()}
+        comparison = _compare_probes(folder / "scl")
+    _print_table(console, results)
+    console.print(comparison)
     runs = out or Path("runs")
-    first = (
-        ""
-        if out
-        else f"  protosphere demo --out {runs}                            keep the six runs\n"
+    echo("What to try next:")
+    if out is None:
+        echo(f"  protosphere demo --out {runs}                            keep the six runs")
+    echo(f"  protosphere measure {runs / 'nonl'}                        all metrics of one run")
+    echo(
+        f"  protosphere train digits-nonl --set loss.temperature=0.1 --out {runs / 'my-run'}    "
+        "change a recipe"
     )
-    console.print(
-        f"What to try next:\n{first}"
-        f"  protosphere measure {runs / 'nonl'}                        every metric of one run, in words\n"
-        f"  protosphere train digits-nonl --set loss.temperature=0.1 --out {runs / 'mine'}\n"
-        "  protosphere train cifar100-nonl --download --out runs/cifar    the real thing; bring a GPU\n"
-        "  protosphere recipes                                        all there is",
-        markup=False,
-        soft_wrap=True,
+    echo(
+        "  protosphere train cifar100-nonl --download --out runs/cifar100    "
+        "the paper's setting, on a GPU"
     )
+    echo("  protosphere recipes                                        list all recipes")
 
 
-def _trained(loss: str, folder: Path, epochs: int) -> dict[str, float]:
-    from protosphere.cli.waiting import bar_of
-    from protosphere.recipes import build, catalog
-    from protosphere.recipes.runner import execute, latest
-    from protosphere.recipes.schema import with_settings
+def _train(loss: str, path: Path, epochs: int) -> Mapping[str, float]:
+    from protosphere.cli.progress import progress_bar
+    from protosphere.recipes import catalog
+    from protosphere.recipes.build import load_dataset
+    from protosphere.recipes.runner import run_recipe
+    from protosphere.recipes.schema import apply_overrides
     from protosphere.runs import RunFolder
 
-    settings = [f"optimization.epochs={epochs}", f"evaluate_every={epochs}", f"save_every={epochs}"]
-    recipe = with_settings(catalog.recipe(f"digits-{loss}"), settings)
-    numbers: dict[str, float] = {}
-    with bar_of(f"{_TITLES[loss]:14}") as progress:
-        for event in execute(recipe, RunFolder(folder), build.build_source(recipe), start="resume"):
+    overrides = [
+        f"schedule.epochs={epochs}",
+        f"evaluation.every={epochs}",
+        f"checkpoint.every={epochs}",
+    ]
+    recipe = apply_overrides(catalog.get_recipe(f"digits-{loss}"), overrides)
+    folder = RunFolder(path)
+    with progress_bar(f"{_TITLES[loss]:14}") as progress:
+        for event in run_recipe(recipe, folder, load_dataset(recipe), start="resume"):
             progress(event.progress.epoch / epochs)
-            numbers = event.numbers or numbers
-    # A run that was there already has logged them.
-    return numbers or {
-        name: value for name, value in (latest(folder) or {}).items() if isinstance(value, float)
-    }
+    return folder.last_evaluation() or {}
 
 
-def _probe(folder: Path) -> str:
+def _compare_probes(path: Path) -> str:
     """What class means save: a linear probe on the same features beside them."""
-    from protosphere.cli.waiting import bar_of
+    from protosphere.cli.progress import progress_bar
     from protosphere.recipes.loading import load_run
 
-    names: tuple[Probe, ...] = ("prototypes", "linear")
-    with bar_of("a linear probe") as progress:
-        found = load_run(folder).probed(names, metrics="none", progress=progress)
-        results = {(one.name, one.space): one for one in found}
-    means, linear = results["prototypes", "output"], results["linear", "body"]
+    with progress_bar("linear probe") as progress:
+        run = load_run(path)
+        probes = run.probe(("class_means", "linear"), metrics="none", progress=progress)
+        results = {(result.name, result.features): result for result in probes}
+    means, linear = results["class_means", "output"], results["linear", "backbone"]
     return (
-        f"SCL needs no trained classifier: class means took {means.passes} pass and {means.seconds:.2f} s for "
-        f"{100 * means.accuracy:.1f} %, a linear probe {linear.passes} passes and {linear.seconds:.1f} s for "
+        f"SCL needs no trained classifier: class means took {count(means.num_passes, 'pass')} "
+        f"and {means.seconds:.2f} s for {100 * means.accuracy:.1f} %, a linear probe "
+        f"{count(linear.num_passes, 'pass')} and {linear.seconds:.1f} s for "
         f"{100 * linear.accuracy:.1f} %."
     )
 
 
-def _print(console: "Console", results: dict[str, dict[str, float]]) -> None:
+def _print_table(console: "Console", results: Mapping[str, Mapping[str, float]]) -> None:
     from rich import box
     from rich.table import Table
 
     from protosphere.metrics import at_collapse
 
-    table = Table(
-        box=box.SIMPLE_HEAD, title="Handwritten digits, one small network", title_justify="left"
-    )
+    title = "Handwritten digits, one small network"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     table.add_column("loss", no_wrap=True)
     for heading in ("test", "nearest\nmean", *(heading for _, heading, _ in _COLUMNS)):
         table.add_column(heading, justify="right")
     best = {
-        key: _best({title: _digits(numbers[key]) for title, numbers in results.items()}, better)
-        for key, _, better in _COLUMNS
+        metric: _best(
+            {title: _format(values[metric]) for title, values in results.items()}, direction
+        )
+        for metric, _, direction in _COLUMNS
     }
-    for title, numbers in results.items():
+    for title, values in results.items():
         accuracies = [
-            f"{100 * numbers[key]:.1f} %" for key in ("test_accuracy", "nearest_mean_accuracy")
+            f"{100 * values[metric]:.1f} %" for metric in ("accuracy", "nearest_mean_accuracy")
         ]
         cells = [
-            f"[green]{_digits(numbers[key])}[/green]"
-            if title in best[key]
-            else _digits(numbers[key])
-            for key, _, _ in _COLUMNS
+            f"[green]{_format(values[metric])}[/green]"
+            if title in best[metric]
+            else _format(values[metric])
+            for metric, _, _ in _COLUMNS
         ]
         table.add_row(title, *accuracies, *cells)
     table.add_section()
-    ideal = [f"{at_collapse(key, 10):.3g}" for key, _, _ in _COLUMNS]
+    ideal = [f"{at_collapse(metric, 10):.3g}" for metric, _, _ in _COLUMNS]
     table.add_row("[italic]at collapse[/italic]", "", "", *ideal)
     console.print(table)
     wins = {title: sum(title in leaders for leaders in best.values()) for title in results}
     closest = max(wins, key=lambda title: wins[title])
-    share = f"best in {wins[closest]} of {len(_COLUMNS)} columns (green)"
-    console.print(f"Closest to neural collapse: [bold]{closest}[/bold], {share}.")
+    columns = f"best in {wins[closest]} of {len(_COLUMNS)} columns (green)"
+    console.print(f"Closest to neural collapse: [bold]{closest}[/bold], {columns}.")
     console.print(_LEGEND)
 
 
-def _digits(value: float) -> str:
+def _format(value: float) -> str:
     return f"{value:.3g}" if value >= 0.01 else f"{value:.0e}" if value else "0"
 
 
-def _best(shown: dict[str, str], better: str) -> set[str]:
-    """Which of them show the best value; what looks the same is the same."""
+def _best(shown: Mapping[str, str], direction: str) -> set[str]:
+    """The titles that show the best value; values that look the same share the place."""
     values = {title: float(text) for title, text in shown.items()}
-    best = max(values.values()) if better == "more" else min(values.values())
+    best = max(values.values()) if direction == "higher" else min(values.values())
     return {title for title, value in values.items() if value == best}

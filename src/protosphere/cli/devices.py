@@ -1,11 +1,14 @@
-"""Which device a command computes on."""
+"""Devices that commands compute on."""
 
 
-def device_named(name: str) -> str:
-    """The device of an option, seen to compute; ``auto`` is the GPU where there is one.
+def resolve_device(name: str) -> str:
+    """Return the torch device of a ``--device`` option.
+
+    Args:
+        name: ``"auto"`` (the GPU if there is one, otherwise the CPU) or the name of a device.
 
     Raises:
-        ValueError: it does not compute here.
+        ValueError: The device cannot compute on this machine.
     """
     import torch
 
@@ -15,6 +18,6 @@ def device_named(name: str) -> str:
         torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError, NotImplementedError):
         raise ValueError(
-            f"--device must be one that computes here, such as cpu; {name} does not"
+            f"--device must be a device that is available here, such as cpu, got {name}"
         ) from None
     return name

@@ -1,4 +1,4 @@
-"""``protosphere doctor``: what is installed, what computes, what is missing and how to get it."""
+"""``protosphere doctor``: which packages and devices are available, and whether a loss computes."""
 
 import importlib.metadata
 import platform
@@ -8,56 +8,65 @@ from typing import TYPE_CHECKING
 import typer
 
 from protosphere import __version__
+from protosphere.cli.text import count, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Extras that are for developing, or only name others.
-_NOT_SHOWN = {"all", "dev"}
+# Extras for developing, or that only name other extras.
+_HIDDEN_EXTRAS = {"all", "dev"}
 
 
 def doctor() -> None:
-    """Say what is installed, what will compute, and how to get what is missing."""
+    """Check the installation: packages, devices, and one loss with its gradient."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(highlight=False)
     console.print(
         f"protosphere {__version__}, Python {platform.python_version()}, {platform.platform()}"
     )
-    table = Table("part", "packages", "state")
-    incomplete = []
-    for part, packages in _requirements().items():
+    table = Table("extra", "packages", "status")
+    missing = []
+    for extra, packages in _requirements().items():
         versions = {package: _version(package) for package in packages}
         if None in versions.values():
-            incomplete.append(part)
-        listing = "\n".join(
-            f"{package} {version or '[red]missing[/red]'}" for package, version in versions.items()
-        )
+            missing.append(extra)
         table.add_row(
-            part, listing, "[red]incomplete[/red]" if part in incomplete else "[green]ready[/green]"
+            extra,
+            "\n".join(f"{package} {version or 'missing'}" for package, version in versions.items()),
+            _status(extra, is_missing=extra in missing),
         )
     console.print(table)
-    for part in incomplete:
-        wanted = "protosphere" if part == "core" else f"protosphere[{part}]"
-        typer.echo(f'To complete {part}: pip install "{wanted}"')
-    problem = "a package of the core is missing" if "core" in incomplete else _try_devices(console)
+    for extra in missing:
+        if extra == "core":
+            typer.echo('To install core: pip install "protosphere"')
+        else:
+            typer.echo(f'To install {extra} (optional): pip install "protosphere[{extra}]"')
+    problem = "a core package is missing" if "core" in missing else _check_devices(console)
     if problem:
-        console.print(f"[red]Not well:[/red] {problem}.")
+        console.print("[red]Problem:[/red]", Text(printable(problem)))
         raise typer.Exit(1)
-    console.print("[green]All well:[/green] a NONL step gave a finite loss and gradient.")
+    console.print("[green]OK:[/green] a NONL loss and its gradient are finite")
+
+
+def _status(extra: str, *, is_missing: bool) -> str:
+    if not is_missing:
+        return "[green]installed[/green]"
+    return "[red]incomplete[/red]" if extra == "core" else "not installed (optional)"
 
 
 def _requirements() -> dict[str, list[str]]:
-    """The packages of the core and of each extra, as the installed metadata has them."""
-    parts: dict[str, list[str]] = {"core": []}
+    """The packages of the core and of each extra, from the installed metadata."""
+    extras: dict[str, list[str]] = {"core": []}
     for requirement in importlib.metadata.requires("protosphere") or []:
-        name = re.match(r"[\w.-]+", requirement)
-        extra = re.search(r"extra == ['\"](\w+)['\"]", requirement)
-        part = extra[1] if extra else "core"
-        if name and name[0] != "protosphere" and part not in _NOT_SHOWN:
-            parts.setdefault(part, []).append(name[0])
-    return parts
+        package = re.match(r"[\w.-]+", requirement)
+        marker = re.search(r"extra == ['\"](\w+)['\"]", requirement)
+        extra = marker[1] if marker else "core"
+        if package and package[0] != "protosphere" and extra not in _HIDDEN_EXTRAS:
+            extras.setdefault(extra, []).append(package[0])
+    return extras
 
 
 def _version(package: str) -> str | None:
@@ -67,8 +76,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _try_devices(console: "Console") -> str | None:
-    """Print what computes and try one step on it; returns what is wrong, if anything is."""
+def _check_devices(console: "Console") -> str | None:
+    """Print the devices and compute one loss on the first; return the problem, if there is one."""
     import torch
 
     from protosphere.losses import nonl_loss
@@ -78,25 +87,21 @@ def _try_devices(console: "Console") -> str | None:
         device = torch.device("cuda")
         for index in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(index)
-            console.print(
-                f"GPU {index}: {properties.name}, {properties.total_memory / 2**30:.0f} GiB"
-            )
+            memory = properties.total_memory / 2**30
+            console.print(f"GPU {index}: {properties.name}, {memory:.0f} GiB")
     elif torch.backends.mps.is_available():
         device = torch.device("mps")
         console.print("GPU: Apple silicon (mps)")
     else:
-        console.print(f"No GPU: everything runs on the CPU with {torch.get_num_threads()} threads.")
+        console.print(f"No GPU; the CPU is used with {count(torch.get_num_threads(), 'thread')}")
     features = torch.randn(32, 16, device=device, requires_grad=True)
+    prototypes = torch.randn(4, 16, device=device)
+    labels = torch.arange(32, device=device) % 4
     try:
-        loss = nonl_loss(
-            features, torch.randn(4, 16, device=device), torch.arange(32, device=device) % 4
-        )
-        loss.backward()
+        loss = nonl_loss(features, prototypes, labels)
+        (gradient,) = torch.autograd.grad(loss, features)
     except RuntimeError as error:
-        return f"a NONL step on {device.type} failed: {error}"
-    finite = (
-        features.grad is not None
-        and bool(torch.isfinite(features.grad).all())
-        and bool(torch.isfinite(loss))
-    )
-    return None if finite else f"a NONL step on {device.type} gave numbers that are not finite"
+        return f"a NONL loss on {device.type} failed: {error}"
+    if not bool(torch.isfinite(loss) & torch.isfinite(gradient).all()):
+        return f"a NONL loss or its gradient on {device.type} is not finite"
+    return None

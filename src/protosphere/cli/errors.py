@@ -1,53 +1,55 @@
-"""How commands tell of what is wrong: one sentence, and a status that is not zero."""
+"""Errors of commands: one line on standard error and exit status 1."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 
-# What is an argument in Python is an option here.
+# An argument in Python is an option on the command line.
 _OPTIONS = {"classes='present'": "--classes present", "space='raw'": "--space raw"}
-# How torch says so, on a GPU and on a CPU.
-_SHORT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+# Torch's words on a GPU and on a CPU.
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Turn errors that are sentences for the user into one line on stderr and status 1."""
+def report_errors() -> Iterator[None]:
+    """Print errors that users can act on as one line ``Error: ...`` and exit with status 1.
+
+    Other errors are defects of the program and keep their traceback.
+    """
     from rich.console import Console
-    from rich.markup import escape
+    from rich.text import Text
+
+    from protosphere.cli.text import printable
 
     try:
         yield
-    except BrokenPipeError:  # Whoever read the output has enough of it.
+    except BrokenPipeError:  # The reader of the output has closed it.
         raise
     except (ValueError, RuntimeError, MemoryError, ImportError, OSError) as error:
-        text = str(error).rstrip(".")
-        short_of_memory = isinstance(error, MemoryError) or any(
-            words in text for words in _SHORT_OF_MEMORY
-        )
-        # Torch says it wherever the program is at that moment, from a signal's handler.
-        lost_worker = "DataLoader worker" in text
-        # Of these, torch's own are no sentences for the user.
-        foreign = isinstance(error, RuntimeError) and not type(error).__module__.startswith(
-            "protosphere."
-        )
-        if foreign and not (short_of_memory or lost_worker):
+        message = _message(error)
+        if message is None:
             raise
-        if lost_worker:
-            text = (
-                "processes that read images must live; one was killed, perhaps for want of memory"
-            )
-        elif short_of_memory:
-            text = "there must be memory for this; there is too little (smaller batches or images take less)"
-        elif isinstance(error, OSError):
-            text = f"{error.filename or 'a file'} must be usable; {(error.strerror or 'it is not').lower()}"
-        if isinstance(error, ImportError) and "pip install" not in text:
-            text = f'{error.name} must be installed for this: pip install "protosphere[train]"; it is missing'
-        for argument, option in _OPTIONS.items():
-            text = text.replace(argument, option)
-        end = "" if text.endswith("?") else "."
-        Console(stderr=True, highlight=False, soft_wrap=True).print(
-            f"[red]Error:[/red] {escape(text)}{end}"
-        )
+        line = Text.assemble(("Error:", "red"), " ", printable(message))
+        Console(stderr=True, highlight=False, soft_wrap=True).print(line)
         raise typer.Exit(1) from None
+
+
+def _message(error: Exception) -> str | None:
+    """The message to print; None for an error that is not meant for users."""
+    text = str(error).rstrip(".")
+    # Torch raises this one wherever the program is, from a signal handler.
+    if "DataLoader worker" in text:
+        return "a process that loads images was killed, possibly because memory ran out"
+    if isinstance(error, MemoryError) or any(words in text for words in _OUT_OF_MEMORY):
+        return "out of memory; smaller batches or images need less"
+    # RuntimeErrors of the library are written for users, those of torch are not.
+    if isinstance(error, RuntimeError) and not type(error).__module__.startswith("protosphere."):
+        return None
+    if isinstance(error, OSError):
+        return f"cannot use {error.filename or 'a file'}: {(error.strerror or text).lower()}"
+    if isinstance(error, ImportError) and "pip install" not in text:
+        return f'{error.name} is not installed: pip install "protosphere[train]"'
+    for argument, option in _OPTIONS.items():
+        text = text.replace(argument, option)
+    return text

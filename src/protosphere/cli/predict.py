@@ -1,8 +1,5 @@
-"""``protosphere predict``: the classes of images, by a run."""
+"""``protosphere predict``: classify images with a trained run."""
 
-import csv
-import json
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -10,108 +7,80 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from protosphere.cli.options import BatchSize, Device, Format, RunPath
+
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+    from protosphere.data.image_files import LoadedImage
+    from protosphere.recipes.loading import Run
 
-    from protosphere.data.image_files import Loaded
-    from protosphere.recipes.loading import TrainedModel
-
-_FIELDS = ("image", "class", "confidence", "rejection")
+_FIELDS = ("image", "class", "confidence", "rejection_score")
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: RunPath,
     images: Annotated[
-        list[Path], typer.Argument(help="Image files, folders of them, .npz files of arrays.")
+        list[Path],
+        typer.Argument(
+            metavar="IMAGES",
+            help="Image files, folders of image files, or .npz files of arrays.",
+        ),
     ],
-    output: Annotated[
-        str, typer.Option("--format", help="'csv', or 'json' (an object a line).")
-    ] = "csv",
-    device: Annotated[str, typer.Option(help="Where to compute: 'auto', 'cpu', 'cuda'.")] = "auto",
-    batch: Annotated[int, typer.Option(help="Images at a time.", min=1)] = 256,
+    output_format: Format = "csv",
+    device: Device = "auto",
+    batch_size: BatchSize = 256,
 ) -> None:
-    """Classify images: class, confidence, and a rejection score, larger the farther from every prototype."""
-    from protosphere.cli.errors import told
-    from protosphere.cli.waiting import bar_of
+    """Classify images: class, confidence, and a rejection score.
 
-    with told():
-        if output not in ("csv", "json"):
-            raise ValueError(f"--format must be csv or json; got {output}")
-        from protosphere.cli.devices import device_named
-        from protosphere.data.image_files import found_images, load_images
-        from protosphere.recipes.loading import load_model
+    The rejection score is minus the largest cosine between the features of an image and the
+    prototypes: the larger it is, the less the image looks like any class. JSON is one object
+    per line.
+    """
+    from protosphere.cli.errors import report_errors
+    from protosphere.cli.progress import progress_bar
+    from protosphere.cli.text import CsvPrinter, count, echo, to_json
 
-        files = found_images(images)
-        with bar_of("loading the run") as progress:
-            model = load_model(run, device=device_named(device), progress=progress)
-        writer = csv.DictWriter(sys.stdout, _FIELDS, lineterminator="\n")
-        if output == "csv":
-            writer.writeheader()
-        bad = good = 0
-        with bar_of("classifying") as progress:
-            for rows, problems in _classified(
-                model, load_images(files, channels=model.channels), batch
-            ):
+    with report_errors():
+        from protosphere.cli.devices import resolve_device
+        from protosphere.data.image_files import find_images, load_images
+        from protosphere.recipes.loading import load_run
+
+        files = find_images(images)
+        with progress_bar("loading the run") as progress:
+            loaded_run = load_run(run, device=resolve_device(device), progress=progress)
+        table = CsvPrinter(_FIELDS) if output_format == "csv" else None
+        num_classified = num_skipped = 0
+        with progress_bar("classifying") as progress:
+            stream = load_images(files, channels=loaded_run.channels)
+            for rows, problems in _predict_batches(loaded_run, stream, batch_size):
                 for row in rows:
-                    writer.writerow(row) if output == "csv" else typer.echo(
-                        json.dumps(row, ensure_ascii=False)
-                    )
+                    table.print(row) if table else typer.echo(to_json(row))
                 for problem in problems:
-                    typer.echo(f"Passed over: {problem}.", err=True)
-                good, bad = good + len(rows), bad + len(problems)
-                progress(min(1.0, (good + bad) / len(files)))
-        if bad:
-            typer.echo(f"{good} images classified, {bad} passed over.", err=True)
-        if not good:
-            raise ValueError("there must be an image that can be read; there was none")
+                    echo(f"Skipped: {problem}", err=True)
+                num_classified += len(rows)
+                num_skipped += len(problems)
+                progress(min(1.0, (num_classified + num_skipped) / len(files)))
+        if num_skipped:
+            echo(f"{count(num_classified, 'image')} classified, {num_skipped:,} skipped", err=True)
+        if not num_classified:
+            raise ValueError("at least one image must be readable, got none")
 
 
-def _classified(
-    model: "TrainedModel", stream: "Iterable[Loaded]", batch: int
+def _predict_batches(
+    run: "Run", images: "Iterable[LoadedImage]", batch_size: int
 ) -> Iterator[tuple[list[dict[str, Any]], list[str]]]:
-    """Rows and problems, batch by batch, in order."""
-    import torch
-
-    from protosphere.geometry import cosines
-
-    objective = model.objective
-    place = next(objective.parameters()).device
-    rest = iter(stream)
-    while some := list(islice(rest, batch)):
-        readable = [one for one in some if one.image is not None]
-        problems = [one.problem for one in some if one.problem is not None]
-        if not readable:
+    """Rows and problems of each batch, in order."""
+    remaining = iter(images)
+    while batch := list(islice(remaining, batch_size)):
+        problems = [item.problem for item in batch if item.problem is not None]
+        names = [item.name for item in batch if item.image is not None]
+        if not names:
             yield [], problems
             continue
-        with torch.no_grad():
-            features = objective.encoder(
-                _prepared(model, [one.image for one in readable], place)
-            ).float()  # type: ignore[misc]
-            confidence, chosen = objective.head(features).softmax(1).max(1)
-            far = -cosines(features, objective.head.prototypes).amax(1)  # type: ignore[arg-type]
-        rows = [
-            {
-                "image": one.name,
-                "class": model.class_names[index],
-                "confidence": round(sure, 6),
-                "rejection": round(away, 6),
-            }
-            for one, index, sure, away in zip(
-                readable, chosen.tolist(), confidence.tolist(), far.tolist(), strict=True
-            )
-        ]
-        yield rows, problems
-
-
-def _prepared(model: "TrainedModel", images: "list[Tensor]", device: "torch.device") -> "Tensor":
-    """Images as in the run's evaluation: of folders the middle, elsewhere the whole; resized and normalized."""
-    import torch
-
-    from protosphere.data.folders import middle
-
-    if model.recipe.data.source == "folder":
-        images = [middle(image, model.clean.size) for image in images]
-    if len({image.shape for image in images}) == 1:
-        return model.clean(torch.stack(images).to(device))
-    return torch.cat([model.clean(image[None].to(device)) for image in images])
+        predictions = run.predict([item.image for item in batch if item.image is not None])
+        columns = (
+            names,
+            (run.class_names[index] for index in predictions.classes.tolist()),
+            (round(value, 6) for value in predictions.confidences.tolist()),
+            (round(value, 6) for value in predictions.rejection_scores.tolist()),
+        )
+        yield [dict(zip(_FIELDS, row, strict=True)) for row in zip(*columns, strict=True)], problems

@@ -1,279 +1,260 @@
-"""``protosphere prototypes``: a classifier from any file of features; classes added, removed, scored, exported."""
+"""``protosphere prototypes``: a classifier of class means from any features, without training."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-if TYPE_CHECKING:
-    import numpy as np
+from protosphere.cli.options import Command, Format, Group, TableFormat
 
+if TYPE_CHECKING:
     from protosphere.classifiers import PrototypeClassifier
 
 app = typer.Typer(
     name="prototypes",
-    help="A classifier that is class means: built from embeddings of any model in one pass, changed without training.",
+    help="Classify the embeddings of any model by class means: built in one pass, changed without "
+    "training.",
     no_args_is_help=True,
+    cls=Group,
 )
 
-# Means of unit features that are shorter than this are rounding.
-_DIRECTED = 1e-6
-File = Annotated[Path, typer.Argument(help="A saved classifier (.safetensors).")]
-Features = Annotated[
-    Path, typer.Argument(help="An .npz, .safetensors or .pt file with features (and labels).")
+ClassifierPath = Annotated[
+    Path, typer.Argument(metavar="CLASSIFIER", help="Saved classifier (.safetensors).")
+]
+FeaturesPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FEATURES", help="File with features and labels (.npz, .safetensors, .pt)."
+    ),
+]
+UnlabeledPath = Annotated[
+    Path, typer.Argument(metavar="FEATURES", help="File with features (.npz, .safetensors, .pt).")
 ]
 FeaturesKey = Annotated[
-    str, typer.Option("--features", help="The key of the features, (samples, dim).")
+    str,
+    typer.Option("--features", metavar="<key>", help="Key of the features, of shape (samples, dim)."),
 ]
-LabelsKey = Annotated[str, typer.Option("--labels", help="The key of the labels, (samples,).")]
+LabelsKey = Annotated[
+    str, typer.Option("--labels", metavar="<key>", help="Key of the labels, of shape (samples,).")
+]
+ClassName = Annotated[str, typer.Argument(metavar="CLASS", help="Name of the class.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an existing file of the same kind.")
+]
 
 
-@app.command()
+@app.command(cls=Command)
 def build(
-    file: Features,
-    out: Annotated[Path, typer.Option(help="Where to save the classifier (.safetensors).")],
+    path: FeaturesPath,
+    out: Annotated[Path, typer.Option(help="File to save the classifier to (.safetensors).")],
     features: FeaturesKey = "features",
     labels: LabelsKey = "labels",
-    rule: Annotated[str, typer.Option(help="'cosine', or 'nearest' mean.")] = "cosine",
+    rule: Annotated[
+        Literal["cosine", "nearest"],
+        typer.Option(help="Classify by the largest cosine or by the nearest class mean."),
+    ] = "cosine",
     calibrate: Annotated[
         Path | None,
-        typer.Option(help="A file of other features and labels that gives the temperature."),
+        typer.Option(
+            help="File with held-out features and labels, to calibrate the temperature on."
+        ),
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
-    """Build a classifier from a file of features and labels."""
-    from protosphere.cli.errors import told
+    """Build a classifier from features and labels."""
+    from protosphere.cli.errors import report_errors
+    from protosphere.cli.text import count, echo
 
-    with told():
+    with report_errors():
         from protosphere.classifiers import PrototypeClassifier
+        from protosphere.cli.prototype_files import (
+            check_directions,
+            check_output,
+            explain_errors,
+            read_labeled,
+            save_classifier,
+        )
 
-        inputs, targets = _read(file, features, labels)
-        classifier = PrototypeClassifier(rule=rule).fit(inputs, targets)  # type: ignore[arg-type]
+        check_output(out, overwrite=overwrite)
+        inputs, targets = read_labeled(path, features, labels)
+        with explain_errors(path):
+            classifier = PrototypeClassifier(rule=rule).fit(inputs, targets)
         if calibrate is not None:
-            classifier.calibrate(*_read(calibrate, features, labels))
-        _see_that_directed(classifier)
-        _see_that_ours(out)
-        _save(classifier, out)
-    typer.echo(
-        f"{len(classifier.classes_):,} classes from {len(inputs):,} samples in {classifier.n_features_in_:,} "
-        f"dimensions, temperature {classifier.temperature_:.3g}, saved as {out}"
+            held_out, held_out_targets = read_labeled(calibrate, features, labels, like=classifier)
+            with explain_errors(calibrate):
+                classifier.calibrate(held_out, held_out_targets)
+        check_directions(classifier)
+        save_classifier(classifier, out)
+    echo(
+        f"{count(len(classifier.classes_), 'class')} from {count(len(inputs), 'sample')} in "
+        f"{count(classifier.n_features_in_, 'dimension')}, "
+        f"temperature {classifier.temperature_:.3g}, saved to {out}"
     )
 
 
-@app.command()
+@app.command(cls=Command)
 def add(
-    file: File,
-    name: Annotated[str, typer.Argument(help="The new class.")],
-    samples: Features,
+    path: ClassifierPath,
+    name: ClassName,
+    samples: UnlabeledPath,
     features: FeaturesKey = "features",
     predict: Annotated[
-        Path | None, typer.Option(help="Then classify the features of this file, too.")
+        Path | None,
+        typer.Option(
+            metavar="<path>",
+            help="File with features to classify after adding the class; printed as CSV, in which "
+            "a name that begins with =, +, -, @, a tab or a carriage return gets a leading "
+            "apostrophe.",
+        ),
     ] = None,
 ) -> None:
-    """Add a class, from features of it."""
-    from protosphere.cli.errors import told
+    """Add a class to a classifier, from features of its samples."""
+    from protosphere.cli.errors import report_errors
+    from protosphere.cli.text import count, echo
 
-    with told():
-        classifier = _load(file)
-        inputs, _ = _read(samples, features, None)
-        classifier.add_class(_named(classifier, name), inputs)
-        _see_that_directed(classifier)
-        rows = (
-            [] if predict is None else _predictions(classifier, _read(predict, features, None)[0])
+    with report_errors():
+        from protosphere.cli.prototype_files import (
+            check_directions,
+            explain_errors,
+            load_classifier,
+            parse_class,
+            read_unlabeled,
+            save_classifier,
         )
-        _save(classifier, file)
-    typer.echo(
-        f"{name} added from {len(inputs):,} samples; {len(classifier.classes_):,} classes",
-        err=bool(rows),
-    )
-    _echo(rows, "csv")
+
+        classifier = load_classifier(path)
+        inputs = read_unlabeled(samples, features, like=classifier)
+        with explain_errors(samples):
+            classifier.add_class(parse_class(classifier, name), inputs)
+        check_directions(classifier)
+        rows = None
+        if predict is not None:
+            others = read_unlabeled(predict, features, like=classifier)
+            with explain_errors(predict):
+                rows = _predictions(classifier, others)
+        save_classifier(classifier, path)
+    classes = count(len(classifier.classes_), "class")
+    line = f"Added {name} from {count(len(inputs), 'sample')}; the classifier has {classes}"
+    echo(line, err=rows is not None)
+    if rows is not None:
+        _print_rows(rows, "csv")
 
 
-@app.command()
-def remove(file: File, name: Annotated[str, typer.Argument(help="The class to take out.")]) -> None:
-    """Remove a class; the others are as if it had never been there."""
-    from protosphere.cli.errors import told
+@app.command(cls=Command)
+def remove(path: ClassifierPath, name: ClassName) -> None:
+    """Remove a class; the other classes do not change."""
+    from protosphere.cli.errors import report_errors
+    from protosphere.cli.text import count, echo
 
-    with told():
-        classifier = _load(file)
-        _save(classifier.remove_class(_named(classifier, name)), file)
-    typer.echo(f"{name} removed; {len(classifier.classes_):,} classes")
+    with report_errors():
+        from protosphere.cli.prototype_files import load_classifier, parse_class, save_classifier
+
+        classifier = load_classifier(path)
+        classifier.remove_class(parse_class(classifier, name))
+        save_classifier(classifier, path)
+    echo(f"Removed {name}; the classifier has {count(len(classifier.classes_), 'class')}")
 
 
-@app.command()
+@app.command(cls=Command)
 def score(
-    file: File, samples: Features, features: FeaturesKey = "features", labels: LabelsKey = "labels"
-) -> None:
-    """Say how many of a file's samples are classified as their labels have it."""
-    from protosphere.cli.errors import told
-
-    with told():
-        classifier = _load(file)
-        inputs, targets = _read(samples, features, labels)
-        known = set(classifier.classes_.tolist())
-        strangers = [target for target in dict.fromkeys(targets.tolist()) if target not in known]
-        share = classifier.score(inputs, targets)
-    typer.echo(f"{100 * share:.2f} % of {len(inputs):,} samples")
-    if strangers:
-        typer.echo(
-            f"{len(strangers)} classes of the file are none of the classifier's, such as {strangers[0]}",
-            err=True,
-        )
-
-
-@app.command()
-def predict(
-    file: File,
-    samples: Features,
+    path: ClassifierPath,
+    samples: FeaturesPath,
     features: FeaturesKey = "features",
-    output: Annotated[str, typer.Option("--format", help="'csv' or 'json'.")] = "csv",
+    labels: LabelsKey = "labels",
 ) -> None:
-    """Classify the features of a file: class, confidence, and how far each is from every prototype."""
-    from protosphere.cli.errors import told
+    """Compute the accuracy on features and labels."""
+    from protosphere.cli.errors import report_errors
+    from protosphere.cli.text import count, echo
 
-    with told():
-        if output not in ("csv", "json"):
-            raise ValueError(f"--format must be csv or json; got {output}")
-        classifier = _load(file)
-        rows = _predictions(classifier, _read(samples, features, None)[0])
-    _echo(rows, output)
+    with report_errors():
+        from protosphere.cli.prototype_files import explain_errors, load_classifier, read_labeled
+
+        classifier = load_classifier(path)
+        inputs, targets = read_labeled(samples, features, labels, like=classifier)
+        with explain_errors(samples):
+            accuracy = classifier.score(inputs, targets)
+        known = set(classifier.classes_.tolist())
+        unknown = [target for target in dict.fromkeys(targets.tolist()) if target not in known]
+    echo(f"accuracy {100 * accuracy:.2f} % on {count(len(inputs), 'sample')}")
+    if unknown:
+        classes = count(len(unknown), "class")
+        echo(f"The classifier does not know {classes} of the file, such as {unknown[0]}", err=True)
 
 
-@app.command()
+@app.command(cls=Command)
+def predict(
+    path: ClassifierPath,
+    samples: UnlabeledPath,
+    features: FeaturesKey = "features",
+    output_format: Format = "csv",
+) -> None:
+    """Classify features: class, confidence, and a rejection score.
+
+    The rejection score is minus the largest score of a class: the larger it is, the less a sample
+    resembles any class.
+    """
+    from protosphere.cli.errors import report_errors
+
+    with report_errors():
+        from protosphere.cli.prototype_files import explain_errors, load_classifier, read_unlabeled
+
+        classifier = load_classifier(path)
+        inputs = read_unlabeled(samples, features, like=classifier)
+        with explain_errors(samples):
+            rows = _predictions(classifier, inputs)
+    _print_rows(rows, output_format)
+
+
+@app.command(cls=Command)
 def export(
-    file: File, out: Annotated[Path, typer.Argument(help="Where to write it (.onnx).")]
+    path: ClassifierPath,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="ONNX file to write (.onnx).")],
+    overwrite: Overwrite = False,
 ) -> None:
-    """Export a classifier as ONNX: features of lengths from 1e-12 to 1e18 in, scores and probabilities out."""
-    from protosphere.cli.errors import told
+    """Export a classifier to ONNX, with its class names beside it (.classes.json).
 
-    with told():
+    The model takes features of norms between 1e-12 and 1e18, and returns scores and probabilities.
+    """
+    from protosphere.cli.errors import report_errors
+    from protosphere.cli.text import count, echo
+
+    with report_errors():
         from protosphere.classifiers.onnx import export_onnx
+        from protosphere.cli.prototype_files import check_export, load_classifier
         from protosphere.storage import write_atomically
 
         names = out.with_suffix(".classes.json")
-        if out.suffix != ".onnx":
-            raise ValueError(f"a classifier is exported to an .onnx file; got {out}")
-        if out.exists() != names.exists():
-            raise ValueError(
-                f"{out} and {names} must be new, or both of an earlier export; one of them is there"
-            )
-        classifier = _load(file)
+        check_export(out, names, overwrite=overwrite)
+        classifier = load_classifier(path)
         export_onnx(classifier, out)
-        write_atomically(
-            names, (json.dumps(classifier.classes_.tolist(), ensure_ascii=False) + "\n").encode()
-        )
-    typer.echo(f"{len(classifier.classes_):,} classes exported as {out}, their names as {names}")
+        text = json.dumps(classifier.classes_.tolist(), ensure_ascii=False)
+        write_atomically(names, f"{text}\n".encode())
+    echo(f"Exported {count(len(classifier.classes_), 'class')} to {out}, class names to {names}")
 
 
-def _load(file: Path) -> "PrototypeClassifier":
-    from protosphere.classifiers import PrototypeClassifier
-
-    return PrototypeClassifier.load(file)
-
-
-def _see_that_directed(classifier: "PrototypeClassifier") -> None:
-    """Raise ValueError where a class mean of unit features is next to nothing: what it then predicts is chance."""
-    import numpy as np
-
-    short = np.linalg.norm(classifier.prototypes_, axis=1) < _DIRECTED
-    if bool(short.any()):
-        name = classifier.classes_[short][0]
-        raise ValueError(
-            f"samples of a class must have a common direction; those of {name!s} are zero or cancel out"
-        )
-
-
-def _see_that_ours(out: Path) -> None:
-    """Raise ValueError where the file that would be replaced is something else, such as features."""
-    if not out.exists():
-        return
-    try:
-        _load(out)
-    except ValueError:
-        raise ValueError(
-            f"--out must be new, or a classifier to replace; {out} is something else"
-        ) from None
-
-
-def _save(classifier: "PrototypeClassifier", file: Path) -> None:
-    """Whole or not at all: a classifier that is changed in place must survive a full disk."""
-    from protosphere.storage import write_atomically
-
-    write_atomically(file, classifier.to_bytes())
-
-
-def _named(classifier: "PrototypeClassifier", name: str) -> Any:
-    """A name from the command line, as the classifier's classes are: a number where they are numbers."""
-    kind = classifier.classes_.dtype.kind
-    if kind not in "iuf":
-        return name
-    try:
-        return int(name) if kind in "iu" else float(name)
-    except ValueError:
-        raise ValueError(
-            f"classes of this classifier are numbers, such as {classifier.classes_[0]}; got {name}"
-        ) from None
-
-
-def _read(file: Path, features: str, labels: str | None) -> "tuple[np.ndarray, np.ndarray]":
-    """Features, and labels as names where the file has them."""
-    import numpy as np
-    import torch
-
-    from protosphere.data import read_features
-
-    content = read_features(file, features=features, labels=labels)
-    parts = [content.features, content.labels]
-    arrays = [
-        (part.float().numpy() if part.is_floating_point() else part.numpy())
-        if isinstance(part, torch.Tensor)
-        else part
-        for part in parts
-    ]
-    inputs, targets = arrays
-    if inputs.ndim != 2 or inputs.dtype.kind != "f":
-        raise ValueError(
-            f"features in {file.name} must be (samples, dim), floating; got {inputs.shape} of {inputs.dtype}"
-        )
-    if labels is None:
-        return inputs, np.empty(0)
-    if targets.shape != inputs.shape[:1] or targets.dtype.kind not in "iuUSO":
-        raise ValueError(
-            f"labels in {file.name} must be whole numbers or texts, one a sample, ({len(inputs)},); "
-            f"got {targets.shape} of {targets.dtype}"
-        )
-    if targets.dtype.kind == "S":
-        targets = np.char.decode(targets, "utf-8")
-    if content.class_names is None or targets.dtype.kind not in "iu":
-        return inputs, targets
-    if targets.min() < 0 or targets.max() >= len(content.class_names):
-        raise ValueError(
-            f"labels in {file.name} must lie in 0..{len(content.class_names) - 1}; they do not"
-        )
-    return inputs, np.array(content.class_names)[targets]
-
-
-def _predictions(classifier: "PrototypeClassifier", inputs: "np.ndarray") -> list[dict[str, Any]]:
-    shares, far = classifier.predict_proba(inputs), classifier.rejection_score(inputs)
-    best = shares.argmax(1)
-    names = classifier.classes_[best].tolist()
+def _predictions(classifier: "PrototypeClassifier", inputs: Any) -> list[dict[str, Any]]:
+    probabilities = classifier.predict_proba(inputs)
+    scores = classifier.rejection_score(inputs)
+    best = probabilities.argmax(1)
     return [
         {
             "class": name,
             "confidence": round(float(row[index]), 6),
-            "rejection": round(float(distance), 6),
+            "rejection_score": round(float(score), 6),
         }
-        for name, row, index, distance in zip(names, shares, best, far, strict=True)
+        for name, row, index, score in zip(
+            classifier.classes_[best].tolist(), probabilities, best, scores, strict=True
+        )
     ]
 
 
-def _echo(rows: list[dict[str, Any]], output: str) -> None:
-    import csv
-    import sys
+def _print_rows(rows: list[dict[str, Any]], output_format: TableFormat) -> None:
+    from protosphere.cli.text import CsvPrinter, to_json
 
-    if output == "json":
-        typer.echo(json.dumps(rows, ensure_ascii=False, indent=1))
-    elif rows:
-        writer = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    if output_format == "json":
+        typer.echo(to_json(rows, indent=2))
+        return
+    table = CsvPrinter(("class", "confidence", "rejection_score"))
+    for row in rows:
+        table.print(row)

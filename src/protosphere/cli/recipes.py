@@ -1,37 +1,44 @@
-"""``protosphere recipes``: the catalog, one recipe as YAML, or the schema of them all."""
+"""``protosphere recipes``: the catalog, one recipe as YAML, or the JSON schema of recipes."""
 
-import json
 from typing import Annotated
 
 import typer
 
+from protosphere.cli.options import Overrides, complete_recipe
+
 
 def recipes(
     name: Annotated[
-        str | None, typer.Argument(help="Print this recipe as YAML; a YAML file is checked.")
+        str | None,
+        typer.Argument(
+            metavar="RECIPE",
+            help="Recipe to print as YAML: its name, or a YAML file to check and complete.",
+            autocompletion=complete_recipe,
+        ),
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="dotted.path=value; may be repeated.")
-    ] = None,
+    overrides: Overrides = None,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON schema of recipes, for editors.")
     ] = False,
 ) -> None:
-    """List the recipes, print one, or print their JSON schema."""
-    from protosphere.cli.errors import told
-    from protosphere.cli.train import recipe_named
+    """List all recipes, print one as YAML, or print the JSON schema of recipes."""
+    from protosphere.cli.errors import report_errors
+    from protosphere.cli.text import echo, printable_lines, to_json
 
-    with told():
+    with report_errors():
         from protosphere.recipes import catalog
-        from protosphere.recipes.schema import Recipe
+        from protosphere.recipes.loading import read_recipe
+        from protosphere.recipes.schema import json_schema
 
-        if settings and (name is None or schema):
-            raise ValueError("--set must come with a recipe to set something in")
+        if overrides and (name is None or schema):
+            raise ValueError("--set must be given together with a recipe")
         if schema:
-            typer.echo(json.dumps(Recipe.model_json_schema(), indent=1))
+            typer.echo(to_json(json_schema(), indent=2))
             return
         if name is not None:
-            typer.echo(recipe_named(name, settings or []).to_yaml(), nl=False)
+            recipe = read_recipe(name, overrides or [])
+            typer.echo(printable_lines(recipe.to_yaml()), nl=False)
             return
-    for names, _ in catalog.groups():
-        typer.echo(f"{', '.join(names)}\n    {catalog.expectation(names[0])}")
+        for names, description in catalog.groups():
+            echo(", ".join(names))
+            echo(f"    {description}")

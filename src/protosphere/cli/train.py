@@ -1,48 +1,48 @@
-"""``protosphere train``: run a recipe, see how it goes, stop and resume at will."""
+"""``protosphere train``: train a recipe into a run folder, with progress; stop and resume."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from protosphere.cli.loggers import LoggerName
+from protosphere.cli.options import Device, Download, Overrides, RecipeName
+
 if TYPE_CHECKING:
+    from protosphere.data.datasets import ImageDataset
     from protosphere.recipes.runner import Event
     from protosphere.recipes.schema import Recipe
 
-# What is shown of an evaluation, and the names it goes by here.
-SHOWN = {
-    "test_accuracy": "{part} accuracy",
+# Number of steps between two updates of the progress bar.
+_REPORT_EVERY = 50
+# Metrics shown after an evaluation, and their labels.
+_SHOWN = {
+    "accuracy": "{split} accuracy",
     "nearest_mean_accuracy": "nearest class mean",
     "nc1_ratio": "nc1_ratio",
-    "inter_effective_rank": "inter rank",
-    "weight_class_alignment": "weight–class alignment",
+    "inter_effective_rank": "inter-class rank",
+    "weight_class_alignment": "weight-class alignment",
 }
 
 
 def train(
-    name: Annotated[
-        str, typer.Argument(help="A recipe by name (see `protosphere recipes`), or a YAML file.")
-    ],
-    out: Annotated[Path, typer.Option(help="The run folder.")],
+    recipe_name: RecipeName,
+    out: Annotated[Path, typer.Option(help="Run folder to write.")],
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Go on where an earlier run in the folder stopped; start if there is none.",
+            help="Resume from the last checkpoint in the run folder; start if there is none.",
         ),
     ] = False,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="dotted.path=value; may be repeated.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="Where to compute: 'auto', 'cpu', 'cuda'.")] = "auto",
-    download: Annotated[
-        bool, typer.Option("--download", help="Fetch the data set if it is not there.")
-    ] = False,
+    overrides: Overrides = None,
+    device: Device = "auto",
+    download: Download = False,
     log: Annotated[
-        str | None, typer.Option(help="Send the numbers to 'tensorboard' or 'wandb' as well.")
+        LoggerName | None, typer.Option(help="Also log the metrics to TensorBoard or W&B.")
     ] = None,
 ) -> None:
-    """Train a classifier as a recipe says, into a run folder."""
+    """Train a classifier from a recipe into a run folder."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -52,124 +52,105 @@ def train(
         TimeRemainingColumn,
     )
 
-    from protosphere.cli.errors import told
-    from protosphere.cli.stopping import stoppable
+    from protosphere.cli.errors import report_errors
+    from protosphere.cli.signals import catch_signals
+    from protosphere.cli.text import count, echo
 
-    console = Console(highlight=False, soft_wrap=True)
-    with told(), stoppable() as stop:
-        from protosphere.cli.devices import device_named
-        from protosphere.cli.logs import logging_to
-        from protosphere.recipes import build
-        from protosphere.recipes.runner import execute
+    with report_errors(), catch_signals() as should_stop:
+        from protosphere.cli.devices import resolve_device
+        from protosphere.cli.loggers import open_logger
+        from protosphere.recipes.build import load_dataset
+        from protosphere.recipes.loading import read_recipe
+        from protosphere.recipes.runner import run_recipe
         from protosphere.runs import RunFolder
 
-        recipe = recipe_named(name, settings or [])
-        chosen = device_named(device)
-        source = build.build_source(recipe, download=download)
-        total = recipe.optimization.epochs
-        console.print(
-            f"{recipe.name}: {len(source.train):,} images of {source.train.num_classes} classes, {total} epochs, "
-            f"on {chosen}, into {out}",
-            markup=False,
+        recipe = read_recipe(recipe_name, overrides or [])
+        device = resolve_device(device)
+        dataset = load_dataset(recipe, download=download)
+        epochs = recipe.schedule.epochs
+        start: Literal["fresh", "resume"] = "resume" if resume else "fresh"
+        events = run_recipe(
+            recipe,
+            RunFolder(out),
+            dataset,
+            device=device,
+            start=start,
+            report_every=_REPORT_EVERY,
+            should_stop=should_stop,
         )
-        if recipe.optimization.batch > len(source.train):
-            console.print(
-                f"a batch is all of them: optimization.batch is {recipe.optimization.batch:,}"
-            )
-        errors = Console(stderr=True)
+        console = Console(stderr=True)
         bar = Progress(
             TextColumn("epoch {task.completed:.1f}/{task.total:.0f}, step {task.fields[step]}"),
             BarColumn(bar_width=20),
-            TextColumn("{task.fields[numbers]}"),
+            TextColumn("{task.fields[status]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=errors,
+            console=console,
             transient=True,
-            disable=not errors.is_terminal,
+            disable=not console.is_terminal,
         )
-        start: Literal["fresh", "resume"] = "resume" if resume else "fresh"
-        events = execute(
-            recipe,
-            RunFolder(out),
-            source,
-            device=chosen,
-            start=start,
-            report_every=_REPORT_EVERY,
-            stop=stop,
-        )
+        config = recipe.model_dump(mode="json")
         last = None
-        with bar, logging_to(log, out, recipe.name, recipe.model_dump(mode="json")) as write:
-            task = bar.add_task("train", total=total, step=0, numbers="starting …")
+        with bar, open_logger(log, out, recipe.name, config) as write:
+            task = bar.add_task("train", total=epochs, step=0, status="starting")
             evaluated = ""
             for event in events:
-                if last is None and event.resumed_at:
-                    console.print(f"went on from step {event.resumed_at}")
+                if last is None:  # What can be refused has been checked by now.
+                    _print_header(recipe, dataset, device, out, event.resumed_at)
                 last = now = event.progress
-                if event.numbers is not None:
-                    shown = _shown(
-                        event.numbers, "validation" if recipe.data.validation_share else "test"
-                    )
+                if event.metrics is not None:
+                    shown = _shown(event.metrics, recipe.split)
                     evaluated = ", ".join(shown[:3])
-                    console.print(f"epoch {now.epoch:.0f}: loss {now.loss:.4f}, {', '.join(shown)}")
-                running = f"loss {now.loss:.4f}, {now.images_per_second:,.0f} images/s"
+                    echo(f"epoch {now.epoch:.0f}: loss {now.loss:.4f}, {', '.join(shown)}")
+                status = f"loss {now.loss:.4f}, {now.images_per_second:,.0f} images/s"
                 bar.update(
                     task,
                     completed=now.epoch,
                     step=now.step,
-                    numbers=f"{running}; {evaluated}".rstrip("; "),
+                    status=f"{status}; {evaluated}" if evaluated else status,
                 )
-                write(now.step, _numbers(event))
-        if last is not None and last.stopping and last.epoch < total:
-            console.print(
-                f"stopped at step {last.step}, which is saved; --resume goes on from there"
-            )
-        elif last is None:
-            console.print(f"there is nothing left to do: {out} has all {total} epochs")
+                write(now.step, _logged(event))
+        if last is None:
+            echo(f"Nothing left to do: {out} has all {count(epochs, 'epoch')}")
+        elif last.stopping and last.epoch < epochs:
+            echo(f"Stopped at step {last.step} with a checkpoint; add --resume to continue")
         else:
-            console.print(
-                f"done; next: protosphere evaluate {out}, protosphere measure {out}", markup=False
-            )
+            echo(f"Done. Next: protosphere evaluate {out}, or protosphere measure {out}")
 
 
-_REPORT_EVERY = 50
+def _print_header(
+    recipe: "Recipe", dataset: "ImageDataset", device: str, out: Path, resumed_at: int
+) -> None:
+    from protosphere.cli.text import count, echo
+
+    images = count(len(dataset.train), "training image")
+    classes = count(dataset.train.num_classes, "class")
+    epochs = count(recipe.schedule.epochs, "epoch")
+    echo(f"{recipe.name}: {images} of {classes}, {epochs}, on {device}, into {out}")
+    batch_size = recipe.training.batch_size
+    if batch_size > len(dataset.train):
+        echo(f"Each batch holds all training images: training.batch_size is {batch_size:,}")
+    if resumed_at:
+        echo(f"Resumed from step {resumed_at}")
 
 
-def _shown(numbers: dict[str, float], part: str) -> list[str]:
+def _shown(metrics: dict[str, float], split: str) -> list[str]:
     return [
-        f"{label.format(part=part)} {100 * numbers[key]:.2f} %"
-        if key.endswith("accuracy")
-        else f"{label} {numbers[key]:.4g}"
-        for key, label in SHOWN.items()
-        if key in numbers
+        f"{label.format(split=split)} {100 * metrics[name]:.2f} %"
+        if name.endswith("accuracy")
+        else f"{label} {metrics[name]:.4g}"
+        for name, label in _SHOWN.items()
+        if name in metrics
     ]
 
 
-def _numbers(event: "Event") -> dict[str, float]:
+def _logged(event: "Event") -> dict[str, float]:
     now = event.progress
     running = {
         "loss": now.loss,
-        "rate": now.rate,
+        "lr": now.lr,
         "images_per_second": now.images_per_second,
         "epoch": now.epoch,
     }
-    return running | (event.numbers or {})
-
-
-def recipe_named(name: str, settings: list[str]) -> "Recipe":
-    """A recipe of the catalog or of a file, with settings.
-
-    Raises:
-        RecipeError: there is none, or it makes no sense.
-    """
-    from protosphere.recipes import catalog
-    from protosphere.recipes.schema import RecipeError, from_yaml, with_settings
-
-    path = Path(name)
-    if name in catalog.names() or (path.suffix not in (".yaml", ".yml") and not path.is_file()):
-        return with_settings(catalog.recipe(name), settings)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise RecipeError(f"{path} must be a YAML file that can be read; it cannot") from None
-    return with_settings(from_yaml(text), settings)
+    return running | (event.metrics or {})

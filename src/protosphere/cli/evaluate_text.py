@@ -1,0 +1,136 @@
+"""What ``protosphere evaluate`` prints."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from protosphere.cli.text import count, echo
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from protosphere.evaluation.probes import ProbeResult
+
+_DESCRIPTIONS = {
+    "head": "the head of the run",
+    "cosine": "the head's weights, by cosine alone",
+    "class_means": "nearest class mean",
+    "linear": "linear layer, trained on augmented images",
+    "normalized": "unit weights and features, trained likewise",
+    "cached_linear": "linear layer, trained on features computed once",
+    "knn": "20 nearest neighbors",
+}
+# Metrics of the training features with the weights of a classifier: the columns of Table 3 of
+# the paper.
+_GEOMETRY = {
+    "intra_effective_rank": "intra\nrank",
+    "inter_effective_rank": "inter\nrank",
+    "weights_effective_rank": "weight\nrank",
+    "weight_class_alignment": "class\nalign.",
+    "weight_instance_alignment": "sample\nalign.",
+    "mir": "MIR",
+    "hdr": "HDR",
+}
+
+
+def print_evaluation(record: Mapping[str, Any]) -> None:
+    """Print an evaluation: accuracies, metrics, weakest classes.
+
+    Args:
+        record: What ``--json`` prints.
+    """
+    metrics, split = record["metrics"], record["split"]
+    echo(f"{record['recipe']} after step {record['step']:,}, on the {split} images")
+    labels = {
+        "accuracy": f"{split} accuracy",
+        "nearest_mean_accuracy": "nearest-class-mean accuracy",
+        "train_accuracy": "training accuracy",
+    }
+    for name, label in labels.items():
+        if name in metrics:
+            echo(f"  {label:28}{100 * metrics[name]:6.2f} %")
+    for name, value in metrics.items():
+        if name not in labels:
+            echo(f"  {name:28}{value:9.4g}")
+    echo(f"Weakest classes: {'; '.join(map(_describe_class, record['weakest_classes']))}")
+
+
+def _describe_class(record: Mapping[str, Any]) -> str:
+    text = f"{record['class']} {100 * record['accuracy']:.0f} %"
+    if record["confused_with"] is None:
+        return text
+    times = f"{record['num_confused']} of {record['num_samples']}"
+    return f"{text} (confused with {record['confused_with']} in {times})"
+
+
+def describe_probe(result: "ProbeResult") -> str:
+    """Return the line that says how a probe went."""
+    passes = count(result.num_passes, "pass")
+    accuracy = f"{100 * result.accuracy:.2f} %"
+    return (
+        f"{result.name}, {result.features} features: {accuracy}, {passes}, {result.seconds:.2f} s"
+    )
+
+
+def print_probes(results: "Sequence[ProbeResult]") -> None:
+    """Print the accuracies of probes, and the geometry of features and weights if measured."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    has_backbone = any(result.features == "backbone" for result in results)
+    console.print(_accuracy_table(results, has_backbone))
+    backbone = " Backbone features are those before the projection." if has_backbone else ""
+    console.print(f"Passes are over the training images.{backbone}")
+    measured = [result for result in results if result.metrics]
+    if measured:
+        console.print(_geometry_table(measured, has_backbone))
+        console.print(
+            "Ranks are effective ranks: of the samples within a class, of class means, of weights. "
+            "Alignments are mean squared distances of unit weights to class means and to samples."
+        )
+
+
+def _accuracy_table(results: "Sequence[ProbeResult]", has_backbone: bool) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    title = "Classifiers on the features of the run"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    table.add_column("classifier", no_wrap=True)
+    for heading in ("accuracy", "passes", "seconds"):
+        table.add_column(heading, justify="right")
+    if has_backbone:
+        table.add_column("features")
+    table.add_column("")
+    for result in results:
+        cells = [
+            f"{100 * result.accuracy:.2f} %",
+            f"{result.num_passes}",
+            f"{result.seconds:.2f}",
+            *([result.features] if has_backbone else []),
+        ]
+        table.add_row(result.name, *cells, _DESCRIPTIONS[result.name])
+    return table
+
+
+def _geometry_table(results: "Sequence[ProbeResult]", has_backbone: bool) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    title = "Training features with the weights of each classifier"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    names = [f"{one.name}, {one.features}" if has_backbone else one.name for one in results]
+    rows = [[_format(one.metrics.get(metric)) for metric in _GEOMETRY] for one in results]
+    table.add_column("classifier", min_width=max(map(len, ["classifier", *names])))
+    for heading, column in zip(_GEOMETRY.values(), zip(*rows, strict=True), strict=True):
+        # No digit is cut off on a narrow terminal.
+        width = max(map(len, [*heading.split("\n"), *column]))
+        table.add_column(heading, justify="right", min_width=width)
+    for name, row in zip(names, rows, strict=True):
+        table.add_row(name, *row)
+    return table
+
+
+def _format(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return "0" if abs(value) < 1e-9 else f"{value:.3g}"

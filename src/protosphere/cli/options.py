@@ -1,0 +1,101 @@
+"""Arguments and options that several commands share, and how ``--help`` shows them."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
+
+
+class Command(TyperCommand):
+    """A command whose help shows no type after a flag."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, flags without a placeholder for a value."""
+        return _without_flag_types(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """A group of commands whose help shows no type after a flag."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, flags without a placeholder for a value."""
+        return _without_flag_types(super().get_params(ctx))
+
+
+def _without_flag_types(params: list[Any]) -> list[Any]:
+    for param in params:
+        if getattr(param, "is_flag", False) and param.metavar is None:
+            param.metavar = ""
+    return params
+
+
+def _check_device(value: str) -> str:
+    if not _DEVICE.fullmatch(value):
+        raise typer.BadParameter(f"{value!r} is not one of auto, cpu, cuda, cuda:N, mps.")
+    return value
+
+
+def _complete_device() -> list[str]:
+    return ["auto", "cpu", "cuda", "mps"]
+
+
+def complete_recipe() -> list[str]:
+    """Return the names of all recipes, for shell completion."""
+    from protosphere.recipes import catalog
+
+    return list(catalog.names())
+
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder written by `train`.")]
+RecipeName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="Name of a recipe (see `protosphere recipes`), or a YAML file.",
+        autocompletion=complete_recipe,
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="<key=value>",
+        help="Override a key of the recipe, for example optimizer.lr=0.1; may be repeated.",
+    ),
+]
+DataOverrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="<key=value>",
+        help="Override where the data are, for example data.root=PATH; may be repeated.",
+    ),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar="<auto|cpu|cuda[:N]|mps>",
+        help="Device to compute on; auto is the GPU if there is one, otherwise the CPU.",
+        callback=_check_device,
+        autocompletion=_complete_device,
+    ),
+]
+Download = Annotated[
+    bool, typer.Option("--download", help="Download the dataset if it is not there.")
+]
+BatchSize = Annotated[int, typer.Option(help="Number of images per batch.", min=1)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+TableFormat = Literal["csv", "json"]
+Format = Annotated[
+    TableFormat,
+    typer.Option(
+        "--format",
+        help="Output format. In CSV, a name that begins with =, +, -, @, a tab or a carriage "
+        "return gets a leading apostrophe, so that spreadsheets do not take it for a formula; "
+        "control characters are escaped. JSON has names unchanged.",
+    ),
+]

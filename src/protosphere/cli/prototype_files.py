@@ -1,0 +1,185 @@
+"""Files that ``protosphere prototypes`` reads and writes: features, labels, classifiers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from protosphere.data.feature_files import FeatureFile, read_features
+
+if TYPE_CHECKING:
+    from protosphere.classifiers import PrototypeClassifier
+
+# A mean of unit features below this norm is rounding noise.
+_MIN_NORM = 1e-6
+
+
+def read_labeled(
+    path: Path, features: str, labels: str, *, like: "PrototypeClassifier | None" = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Read features and labels; labels become class names where the file has names.
+
+    Args:
+        path: File with features and labels.
+        features: Key of the features.
+        labels: Key of the labels.
+        like: Classifier whose dimension the features must have.
+
+    Raises:
+        ValueError: The arrays are not features and labels.
+    """
+    content = read_features(path, features=features, labels=labels)
+    inputs, targets = _check_features(path, content, like), _to_numpy(content.labels)
+    if targets.shape != inputs.shape[:1] or targets.dtype.kind not in "iuUSO":
+        raise ValueError(
+            f"labels in {path.name} must be integers or strings, one per sample, shape "
+            f"({len(inputs)},), got {targets.shape} of {targets.dtype}"
+        )
+    if targets.dtype.kind == "S":
+        return inputs, np.char.decode(targets, "utf-8")
+    names = content.class_names
+    if names is None or targets.dtype.kind not in "iu":
+        return inputs, targets
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or high >= len(names):
+        got = low if low < 0 else high
+        raise ValueError(
+            f"labels in {path.name} must be between 0 and {len(names) - 1}, one for each class "
+            f"name, got {got}"
+        )
+    return inputs, np.array(names)[targets]
+
+
+def read_unlabeled(path: Path, features: str, *, like: "PrototypeClassifier") -> np.ndarray:
+    """Read features of the dimension of a classifier; the file needs no labels.
+
+    Raises:
+        ValueError: The array is not features of this dimension.
+    """
+    return _check_features(path, read_features(path, features=features, labels=None), like)
+
+
+def _check_features(
+    path: Path, content: FeatureFile, like: "PrototypeClassifier | None"
+) -> np.ndarray:
+    inputs = _to_numpy(content.features)
+    if inputs.ndim != 2 or inputs.dtype.kind != "f" or 0 in inputs.shape:
+        raise ValueError(
+            f"features in {path.name} must be floating-point numbers of shape (samples, dim), "
+            f"got {inputs.shape} of {inputs.dtype}"
+        )
+    if like is not None and inputs.shape[1] != like.n_features_in_:
+        raise ValueError(
+            f"features in {path.name} must have {like.n_features_in_} dimensions as those of the "
+            f"classifier, got {inputs.shape[1]}"
+        )
+    return inputs
+
+
+def _to_numpy(array: np.ndarray | torch.Tensor) -> np.ndarray:
+    if isinstance(array, np.ndarray):
+        return array
+    converted: np.ndarray = (array.float() if array.is_floating_point() else array).numpy()
+    return converted
+
+
+@contextmanager
+def explain_errors(path: Path) -> Iterator[None]:
+    """Say which file has values that are not finite, in place of scikit-learn's message."""
+    try:
+        yield
+    except ValueError as error:
+        if "NaN" not in str(error):
+            raise
+        raise ValueError(
+            f"features in {path.name} must be finite, got NaN, infinity or values too large"
+        ) from error
+
+
+def check_directions(classifier: "PrototypeClassifier") -> None:
+    """Check that no class mean of unit features vanishes, since its predictions would be chance.
+
+    Raises:
+        ValueError: The samples of a class are zero or cancel each other out.
+    """
+    norms = np.linalg.norm(classifier.prototypes_, axis=1)
+    vanishing = classifier.classes_[norms < _MIN_NORM]
+    if len(vanishing):
+        raise ValueError(
+            f"samples of a class must have a common direction, got class {vanishing[0]}, whose "
+            "samples are zero or cancel each other out"
+        )
+
+
+def parse_class(classifier: "PrototypeClassifier", name: str) -> Any:
+    """Return a class of the command line in the type of the classes of a classifier.
+
+    Raises:
+        ValueError: The classes are numbers and the name is not one.
+    """
+    kind = classifier.classes_.dtype.kind
+    if kind not in "iuf":
+        return name
+    try:
+        return int(name) if kind in "iu" else float(name)
+    except ValueError:
+        raise ValueError(
+            f"classes of this classifier are numbers, such as {classifier.classes_[0]}, got {name}"
+        ) from None
+
+
+def load_classifier(path: Path) -> "PrototypeClassifier":
+    """Load a saved classifier.
+
+    Raises:
+        ValueError: The file is not a saved classifier.
+    """
+    from protosphere.classifiers import PrototypeClassifier
+
+    return PrototypeClassifier.load(path)
+
+
+def save_classifier(classifier: "PrototypeClassifier", path: Path) -> None:
+    """Save a classifier; a full disk leaves the file that was there."""
+    from protosphere.storage import write_atomically
+
+    write_atomically(path, classifier.to_bytes())
+
+
+def check_output(out: Path, *, overwrite: bool) -> None:
+    """Check that a classifier may be saved to a path.
+
+    Raises:
+        ValueError: The suffix is another one, the file exists, or is not a classifier.
+    """
+    if out.suffix != ".safetensors":
+        raise ValueError(f"--out must be a .safetensors file, got {out}")
+    if not out.exists():
+        return
+    if not overwrite:
+        raise ValueError(f"--out must be a new file, or --overwrite be given, got {out}")
+    try:
+        load_classifier(out)
+    except ValueError:
+        raise ValueError(f"--overwrite replaces a saved classifier, got {out}") from None
+
+
+def check_export(out: Path, names: Path, *, overwrite: bool) -> None:
+    """Check that a classifier may be exported to a path, and its class names to another.
+
+    Raises:
+        ValueError: The suffix is another one, a file exists, or is not of an earlier export.
+    """
+    if out.suffix != ".onnx":
+        raise ValueError(f"OUT must be an .onnx file, got {out}")
+    existing = [path for path in (out, names) if path.exists()]
+    if existing and not overwrite:
+        raise ValueError(f"OUT must be a new file, or --overwrite be given, got {existing[0]}")
+    if len(existing) == 1:
+        raise ValueError(
+            f"--overwrite replaces an earlier export, {out.name} and {names.name}, got "
+            f"{existing[0]} alone"
+        )
