@@ -1,4 +1,4 @@
-"""Class means from a stream: a float64 oracle to 1e-6, whatever the batches, order, dtype and number of processes."""
+"""Class means against a float64 oracle, for any batches, order, dtype and number of processes."""
 
 import itertools
 import os
@@ -10,61 +10,60 @@ import torch
 import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from protosphere.classifiers import ClassMeans, class_means
-from protosphere.classifiers.class_means import empty_means
+from protosphere.classifiers import ClassMeans, class_means, empty_means
+
+NUM_CLASSES = 5
 
 
 def oracle(
-    features: torch.Tensor, labels: torch.Tensor, classes: int, weights: torch.Tensor | None = None
+    features: Tensor, labels: Tensor, num_classes: int, weights: Tensor | None = None
 ) -> np.ndarray:
-    """One sample after another, in float64."""
+    """Sum one sample after another, in float64."""
     values = features.double().numpy()
-    sums, total = np.zeros((classes, values.shape[1])), np.zeros(classes)
+    sums, totals = np.zeros((num_classes, values.shape[1])), np.zeros(num_classes)
     for index, row in enumerate(values):
         weight = 1.0 if weights is None else float(weights[index])
-        length = np.sqrt((row**2).sum())
-        sums[labels[index]] += weight * row / (length if length else 1)
-        total[labels[index]] += weight
+        norm = np.sqrt((row**2).sum())
+        sums[labels[index]] += weight * row / (norm if norm else 1)
+        totals[labels[index]] += weight
     with np.errstate(invalid="ignore"):
-        return sums / total[:, None]
+        return sums / totals[:, None]
 
 
-def cloud(
-    kind: str, samples: int = 700, dim: int = 24, classes: int = 5
-) -> tuple[torch.Tensor, torch.Tensor]:
+def random_samples(kind: str, num_samples: int = 700, dim: int = 24) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(0, classes, (samples,), generator=generator)
-    if kind == "scattered":
-        return torch.randn(samples, dim, generator=generator), labels
-    if kind == "collapsed":  # Equal vectors lose the same bits each time they are added.
-        return torch.rand(classes, dim, generator=generator)[labels], labels
-    if kind == "lengths":
-        lengths = torch.logspace(-12, 12, samples)[:, None]
-        return torch.randn(samples, dim, generator=generator) * lengths, labels
-    features = torch.randn(samples, dim, generator=generator)
-    features[::7] = 0
+    labels = torch.randint(0, NUM_CLASSES, (num_samples,), generator=generator)
+    if kind == "collapsed":  # Equal vectors lose the same bits at each addition.
+        return torch.rand(NUM_CLASSES, dim, generator=generator)[labels], labels
+    features = torch.randn(num_samples, dim, generator=generator)
+    if kind == "many norms":
+        features *= torch.logspace(-12, 12, num_samples)[:, None]
+    elif kind == "zeros":
+        features[::7] = 0
     return features, labels
 
 
-@pytest.mark.parametrize("kind", ["scattered", "collapsed", "lengths", "zeros"])
+@pytest.mark.parametrize("kind", ["gaussian", "collapsed", "many norms", "zeros"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_means_are_those_of_the_oracle(kind: str, dtype: torch.dtype) -> None:
-    if kind == "lengths" and dtype == torch.float16:
-        pytest.skip("float16 has no such lengths")
-    features, labels = cloud(kind)
+def test_means_match_the_oracle(kind: str, dtype: torch.dtype) -> None:
+    if kind == "many norms" and dtype == torch.float16:
+        pytest.skip("float16 cannot represent these norms")
+    features, labels = random_samples(kind)
     features = features.to(dtype)
-    found = class_means(features, labels, num_classes=5)
-    np.testing.assert_allclose(found.means.numpy(), oracle(features, labels, 5), rtol=0, atol=1e-6)
-    assert found.weights.tolist() == torch.bincount(labels).tolist()
+    result = class_means(features, labels, num_classes=NUM_CLASSES)
+    expected = oracle(features, labels, NUM_CLASSES)
+    np.testing.assert_allclose(result.means.numpy(), expected, rtol=0, atol=1e-6)
+    assert result.weights.tolist() == torch.bincount(labels).tolist()
 
 
-def test_a_large_collapsed_class_keeps_its_digits() -> None:
-    """A hundred and fifty thousand equal vectors: added one by one in float32 they would be off by 1e-4."""
+def test_a_large_collapsed_class_keeps_its_precision() -> None:
+    """Summed one by one in float32, 150,000 equal vectors would be off by 1e-4."""
     features = torch.tensor([[0.1, 0.3, 0.7]]).expand(150_000, 3)
-    found = class_means(features, torch.zeros(150_000, dtype=torch.long), num_classes=1)
+    result = class_means(features, torch.zeros(150_000, dtype=torch.long), num_classes=1)
     exact = features[0].double() / features[0].double().norm()
-    torch.testing.assert_close(found.means[0], exact, rtol=0, atol=1e-6)
+    torch.testing.assert_close(result.means[0], exact, rtol=0, atol=1e-6)
 
 
 @given(
@@ -73,42 +72,48 @@ def test_a_large_collapsed_class_keeps_its_digits() -> None:
     weighted=st.booleans(),
 )
 def test_batches_and_order_do_not_matter(cuts: list[int], order: list[int], weighted: bool) -> None:
-    features, labels = cloud("scattered", samples=60, dim=4)
+    features, labels = random_samples("gaussian", num_samples=60, dim=4)
     weights = torch.linspace(0, 3, 60).double() if weighted else None
-    whole = oracle(features, labels, 6, weights)
+    num_classes = NUM_CLASSES + 1
     index = torch.tensor(order)
-    found = empty_means(6, 4)
-    edges = [0, *sorted(cuts), 60]
-    for start, end in itertools.pairwise(edges):
-        part = index[start:end]
-        found = found.added(
-            features[part], labels[part], None if weights is None else weights[part]
+    result = empty_means(num_classes, 4)
+    for start, end in itertools.pairwise([0, *sorted(cuts), 60]):
+        batch = index[start:end]
+        result = result.add(
+            features[batch], labels[batch], None if weights is None else weights[batch]
         )
-    np.testing.assert_allclose(found.means.numpy(), whole, rtol=0, atol=1e-6)
-    assert bool(found.means[5].isnan().all()), "a class without samples has no mean"
+    expected = oracle(features, labels, num_classes, weights)
+    np.testing.assert_allclose(result.means.numpy(), expected, rtol=0, atol=1e-6)
+    assert bool(result.means[NUM_CLASSES].isnan().all()), "a class without samples has no mean"
 
 
-def _one_process(rank: int, world: int, port: int) -> None:
+def _check_all_reduce(rank: int, world_size: int, port: int) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=world)
-    features, labels = cloud("scattered")
-    own = torch.arange(rank, len(features) - 300 * (rank == 1), world)  # Uneven, too.
-    found = class_means(features[own], labels[own], num_classes=5).reduced()
-    kept = torch.cat(
-        [torch.arange(other, len(features) - 300 * (other == 1), world) for other in range(world)]
-    )
-    expected = oracle(features[kept], labels[kept], 5)
-    np.testing.assert_allclose(found.means.numpy(), expected, rtol=0, atol=1e-6)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=world_size)
+    features, labels = random_samples("gaussian")
+
+    def indices(of_rank: int) -> Tensor:
+        # Rank 1 has fewer samples than the others.
+        return torch.arange(of_rank, len(features) - 300 * (of_rank == 1), world_size)
+
+    own = indices(rank)
+    result = class_means(features[own], labels[own], num_classes=NUM_CLASSES).all_reduce()
+    everything = torch.cat([indices(other) for other in range(world_size)])
+    expected = oracle(features[everything], labels[everything], NUM_CLASSES)
+    np.testing.assert_allclose(result.means.numpy(), expected, rtol=0, atol=1e-6)
     torch.distributed.destroy_process_group()
 
 
 @pytest.mark.whole_program
-@pytest.mark.parametrize("world", [1, 2, 4])
-def test_processes_add_up(world: int) -> None:
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_all_reduce_gives_the_means_of_all_ranks(world_size: int) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(_one_process, (world, port), nprocs=world)
+    mp.spawn(_check_all_reduce, (world_size, port), nprocs=world_size)
+
+
+ROWS, LABELS = torch.ones(3, 2), torch.zeros(3, dtype=torch.long)
 
 
 @pytest.mark.bad_input
@@ -117,44 +122,61 @@ def test_processes_add_up(world: int) -> None:
     [
         (
             torch.ones(3),
-            torch.zeros(3).long(),
+            LABELS,
             None,
-            r"features must be \(samples, dim\), floating; got \(3,\)",
+            r"floating-point tensor of shape \(samples, dim\), got shape \(3,\) and torch.float32",
         ),
-        (torch.ones(3, 2).long(), torch.zeros(3).long(), None, "floating; got"),
+        (ROWS.long(), LABELS, None, "floating-point tensor .* and torch.int64"),
         (
-            torch.ones(3, 2),
-            torch.zeros(2).long(),
+            ROWS,
+            LABELS[:2],
             None,
-            r"labels must be one a sample, shape \(3,\); got \(2,\)",
+            r"labels must have one value per sample, shape \(3,\); got \(2,\)",
         ),
-        (torch.ones(3, 2), torch.zeros(3), None, "labels must be whole numbers; got torch.float32"),
-        (torch.ones(3, 2), torch.tensor([0, 1, 2]), None, r"labels must lie in 0\.\.1; got 0\.\.2"),
         (
-            torch.ones(3, 2),
-            torch.zeros(3).long(),
-            torch.tensor([1.0, -1, 1]),
-            "must not be negative",
+            ROWS,
+            LABELS,
+            torch.ones(2),
+            r"weights must have one value per sample, shape \(3,\); got \(2,\)",
         ),
-        (torch.tensor([[1.0, torch.nan]]), torch.zeros(1).long(), None, "features must be finite"),
-        (torch.tensor([[3e38, 3e38]]), torch.zeros(1).long(), None, "features must be finite"),
+        (ROWS, LABELS.float(), None, "labels must be integers, got torch.float32"),
+        (ROWS, LABELS.float()[:2], None, "labels must be integers, got torch.float32"),
+        (ROWS, torch.tensor([0, 1, 2]), None, "labels must lie between 0 and 1, got 0 to 2"),
+        (ROWS, LABELS, torch.tensor([1.0, -1, 1]), "weights must not be negative or NaN"),
+        (ROWS, LABELS, torch.tensor([1.0, torch.nan, 1]), "weights must not be negative or NaN"),
+        (
+            torch.tensor([[1.0, 1.0], [1.0, torch.nan]]),
+            LABELS[:2],
+            None,
+            "features must be finite, .* row 1 is not",
+        ),
+        (torch.tensor([[3e38, 3e38]]), LABELS[:1], None, "overflowing norms; row 0 is not"),
     ],
 )
-def test_what_makes_no_sense(features, labels, weights, message: str) -> None:
+def test_invalid_arguments_are_refused(
+    features: Tensor, labels: Tensor, weights: Tensor | None, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         class_means(features, labels, num_classes=2, weights=weights)
 
 
-def test_merged_means() -> None:
-    one, two = ClassMeans(torch.ones(1).double(), torch.ones(1, 2).double()), empty_means(1, 2)
-    assert one.merged(two).means.tolist() == [[1.0, 1.0]]
+@pytest.mark.bad_input
+def test_the_row_that_is_not_finite_is_counted_over_all_samples() -> None:
+    features = torch.ones(140_000, 2)
+    features[139_999] = torch.inf
+    with pytest.raises(ValueError, match="row 139999 is not"):
+        class_means(features, torch.zeros(140_000, dtype=torch.long), num_classes=1)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and there is none")
-@pytest.mark.parametrize("kind", ["scattered", "collapsed", "zeros"])
-def test_on_a_gpu(kind: str) -> None:
-    features, labels = cloud(kind)
-    found = class_means(features.cuda(), labels.cuda(), num_classes=5)
-    np.testing.assert_allclose(
-        found.means.cpu().numpy(), oracle(features, labels, 5), rtol=0, atol=1e-6
-    )
+def test_merging_with_no_samples_changes_nothing() -> None:
+    one = ClassMeans(torch.ones(1).double(), torch.ones(1, 2).double())
+    assert one.merge(empty_means(1, 2)).means.tolist() == [[1.0, 1.0]]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", ["gaussian", "collapsed", "zeros"])
+def test_means_on_a_gpu_match_the_oracle(kind: str) -> None:
+    features, labels = random_samples(kind)
+    result = class_means(features.cuda(), labels.cuda(), num_classes=NUM_CLASSES)
+    expected = oracle(features, labels, NUM_CLASSES)
+    np.testing.assert_allclose(result.means.cpu().numpy(), expected, rtol=0, atol=1e-6)

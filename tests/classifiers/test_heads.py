@@ -1,40 +1,97 @@
-"""Heads: logits, predictions, what is learned, what is saved."""
+"""Heads: logits, predictions, which tensors are learned, which are saved."""
+
+import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load, save
+from torch import nn
 
-from protosphere.classifiers import CosineClassifier, FixedFrameClassifier, LinearClassifier
+from protosphere.classifiers import (
+    CosineClassifier,
+    FittedHead,
+    FixedFrameClassifier,
+    LinearClassifier,
+    MeanClassifier,
+    class_means,
+    rejection_score,
+)
 from protosphere.geometry import cosines
 from protosphere.losses import nonl_loss, normface_from_logits, normface_loss
 
-HEADS = [
-    lambda: LinearClassifier(6, 4),
-    lambda: CosineClassifier(6, 4),
-    lambda: CosineClassifier(6, 4, temperature_kind="learned"),
-    lambda: FixedFrameClassifier(6, 4),
-    lambda: FixedFrameClassifier(2, 4, frame="separated"),
-]
+
+def fitted_head() -> MeanClassifier:
+    head = MeanClassifier(6, 4)
+    head.set_means(torch.randn(4, 6))
+    return head
 
 
-@pytest.mark.parametrize("build", HEADS)
-def test_every_head_predicts_the_largest_logit_and_survives_saving(build) -> None:
-    head = build()
+HEADS: dict[str, Callable[[], Any]] = {
+    "linear": lambda: LinearClassifier(6, 4),
+    "linear without bias": lambda: LinearClassifier(6, 4, bias=False),
+    "cosine": lambda: CosineClassifier(6, 4),
+    "cosine, learned temperature": lambda: CosineClassifier(6, 4, learn_temperature=True),
+    "simplex": lambda: FixedFrameClassifier(6, 4),
+    "code": lambda: FixedFrameClassifier(2, 4, frame="code"),
+    "class means": fitted_head,
+}
+
+
+@pytest.fixture(params=HEADS.values(), ids=HEADS.keys())
+def create_head(request: pytest.FixtureRequest) -> Callable[[], Any]:
+    create: Callable[[], Any] = request.param
+    return create
+
+
+def test_predictions_have_the_largest_logit(create_head: Callable[[], Any]) -> None:
+    head = create_head()
     features = torch.randn(9, head.prototypes.shape[1])
     logits = head(features)
     assert logits.shape == (9, 4)
     assert torch.equal(head.predict(features), logits.argmax(1))
+
+
+@pytest.mark.parametrize("batch_shape", [(), (9,), (0,), (2, 3), (2, 1, 3)])
+def test_features_may_have_any_number_of_leading_axes(
+    create_head: Callable[[], Any], batch_shape: tuple[int, ...]
+) -> None:
+    head = create_head()
+    dim = head.prototypes.shape[1]
+    features = torch.randn(*batch_shape, dim)
+    logits = head(features)
+    assert logits.shape == (*batch_shape, 4)
+    torch.testing.assert_close(logits.reshape(-1, 4), head(features.reshape(-1, dim)))
+    assert head.predict(features).shape == batch_shape
+
+
+def test_a_saved_head_gives_the_same_logits(create_head: Callable[[], Any]) -> None:
+    head = create_head()
+    features = torch.randn(9, head.prototypes.shape[1])
     torch.manual_seed(99)
-    other = build()
-    other.load_state_dict(
-        load(save({name: value.contiguous() for name, value in head.state_dict().items()}))
-    )
-    assert torch.equal(other(features), logits)
+    other = create_head()
+    tensors = {name: value.contiguous() for name, value in head.state_dict().items()}
+    other.load_state_dict(load(save(tensors)))
+    assert torch.equal(other(features), head(features))
 
 
-def test_linear_is_nn_linear() -> None:
+def test_every_head_has_a_bias_attribute(create_head: Callable[[], Any]) -> None:
+    head = create_head()
+    bias = head.bias
+    assert bias is None or bias.shape == (4,)
+    assert (bias is not None) == (isinstance(head, LinearClassifier) and "bias=True" in repr(head))
+
+
+def test_only_the_mean_classifier_is_a_fitted_head(create_head: Callable[[], Any]) -> None:
+    head = create_head()
+    assert isinstance(head, FittedHead) == isinstance(head, MeanClassifier)
+
+
+def test_the_linear_head_is_nn_linear() -> None:
     head = LinearClassifier(6, 4)
     features = torch.randn(3, 6)
+    assert head.bias is not None
     assert torch.equal(head(features), features @ head.prototypes.mT + head.bias)
     assert LinearClassifier(6, 4, bias=False).bias is None
 
@@ -45,20 +102,32 @@ def test_cosine_logits_are_scaled_cosines_and_fit_the_losses() -> None:
     torch.testing.assert_close(head(features), cosines(features, head.prototypes) / 0.2)
     torch.testing.assert_close(
         normface_from_logits(head(features), labels),
-        normface_loss(features, head.prototypes, labels, temperature=head.temperature),
+        normface_loss(features, head.prototypes, labels, temperature=0.2),
     )
-    # Gaussian rows point in every direction and are not of one length.
-    assert head.prototypes.norm(dim=1).std() > 0
     assert [name for name, _ in head.named_parameters()] == ["prototypes"]
-    half = head(features.bfloat16())
-    assert half.dtype == torch.float32
+
+
+def test_half_precision_rounds_neither_logits_nor_temperature() -> None:
+    head = CosineClassifier(6, 4, temperature=0.2)
+    assert head(torch.randn(8, 6).bfloat16()).dtype == torch.float32
     assert head.bfloat16().temperature == 0.2
 
 
+@pytest.mark.parametrize("dim", [64, 512])
+def test_prototypes_start_with_the_norms_of_nn_linear(dim: int) -> None:
+    """Gaussian rows, of length √d, would at first learn about 3d times more slowly."""
+    norms = CosineClassifier(dim, 1000).prototypes.norm(dim=1)
+    assert float(norms.mean()) == pytest.approx(1 / math.sqrt(3), rel=0.01)
+    reference = nn.Linear(dim, 1000).weight
+    assert float(norms.mean()) == pytest.approx(float(reference.norm(dim=1).mean()), rel=0.01)
+    prototypes = CosineClassifier(dim, 1000).prototypes
+    assert float(prototypes.abs().max()) == pytest.approx(float(reference.abs().max()), rel=0.01)
+
+
 def test_a_learned_temperature_belongs_to_the_head() -> None:
-    head = CosineClassifier(6, 4, temperature=0.3, temperature_kind="learned")
+    head = CosineClassifier(6, 4, temperature=0.3, learn_temperature=True)
     assert dict(head.named_parameters()).keys() == {"prototypes", "log_temperature"}
-    assert head.temperature.item() == pytest.approx(0.3)
+    assert float(head.temperature) == pytest.approx(0.3)
     labels = torch.arange(8) % 4
     nonl_loss(
         torch.randn(8, 6),
@@ -67,6 +136,8 @@ def test_a_learned_temperature_belongs_to_the_head() -> None:
         temperature=head.temperature,
         min_temperature=0.05,
     ).backward()
+    assert head.log_temperature is not None
+    assert head.log_temperature.grad is not None
     assert head.log_temperature.grad.abs() > 0
 
 
@@ -78,31 +149,82 @@ def test_a_fixed_frame_is_not_trained() -> None:
     torch.testing.assert_close(off_diagonal, torch.full((12,), -1 / 3))
 
 
+def test_class_means_are_set_and_discarded() -> None:
+    head = MeanClassifier(3, 4)
+    assert not head.is_fitted
+    means = class_means(torch.eye(3), torch.tensor([2, 0, 1]), num_classes=4).means
+    head.set_means(means)
+    assert head.is_fitted
+    assert head.predict(torch.eye(3)).tolist() == [2, 0, 1]
+    assert head.prototypes[3].tolist() == [0, 0, 0], "the class without samples"
+    head.reset()
+    assert not head.is_fitted
+    assert list(head.state_dict()) == ["prototypes"]
+
+
+def test_rejection_score_is_minus_the_largest_cosine() -> None:
+    features, prototypes = torch.randn(5, 6), torch.randn(4, 6)
+    for row, score in zip(features, rejection_score(features, prototypes), strict=True):
+        largest = max(float(torch.cosine_similarity(row, other, dim=0)) for other in prototypes)
+        assert float(score) == pytest.approx(-largest, abs=1e-6)
+    assert rejection_score(torch.randn(2, 3, 6), prototypes).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("head", "text"),
+    [
+        (
+            CosineClassifier(6, 4, temperature=0.3, learn_temperature=True),
+            "CosineClassifier(dim=6, num_classes=4, temperature=0.3, learn_temperature=True)",
+        ),
+        (
+            FixedFrameClassifier(2, 4, frame="code"),
+            "FixedFrameClassifier(dim=2, num_classes=4, temperature=0.1, frame='code')",
+        ),
+        (MeanClassifier(6, 4), "MeanClassifier(dim=6, num_classes=4, temperature=0.1)"),
+    ],
+)
+def test_repr_shows_the_arguments(head: nn.Module, text: str) -> None:
+    assert repr(head) == text
+
+
 @pytest.mark.bad_input
-def test_heads_that_make_no_sense() -> None:
-    for call, sentence in (
-        (lambda: LinearClassifier(0, 4), "dim ≥ 1 and num_classes ≥ 2; got dim=0, num_classes=4"),
-        (lambda: CosineClassifier(4, 1), "got dim=4, num_classes=1"),
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: LinearClassifier(0, 4), "dim must be at least 1, got 0"),
+        (lambda: CosineClassifier(4, 1), "num_classes must be at least 2, got 1"),
         (
             lambda: CosineClassifier(4, 3, temperature=0.0),
-            "temperature must be a positive number; got 0.0",
+            "temperature must be a positive number, got 0.0",
         ),
         (
-            lambda: CosineClassifier(4, 3, temperature_kind="free"),
-            'must be "fixed" or "learned"; got \'free\'',
+            lambda: CosineClassifier(4, 3, temperature=True),
+            "temperature must be a positive number, got True",
         ),
         (
-            lambda: FixedFrameClassifier(4, 10),
-            "a simplex of 10 classes needs at least 9 dimensions; got 4",
+            lambda: MeanClassifier(4, 3, temperature=math.nan),
+            "temperature must be a positive number, got nan",
         ),
+        (lambda: FixedFrameClassifier(4, 10), "at least 9 dimensions"),
         (
-            lambda: FixedFrameClassifier(4, 3, frame="random"),
-            'frame must be "simplex" or "separated"; got \'random\'',
+            lambda: FixedFrameClassifier(4, 3, frame="random"),  # type: ignore[arg-type]
+            'frame must be "simplex" or "code", got \'random\'',
         ),
         (
             lambda: CosineClassifier(4, 3)(torch.ones(2, 5)),
-            r"matrix \(samples, 4\), as wide as the head; got \(2, 5\)",
+            r"features must have shape \(..., 4\) for this head, got \(2, 5\)",
         ),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            call()
+        (
+            lambda: LinearClassifier(4, 3)(torch.ones(())),
+            r"features must have shape \(..., 4\) for this head, got \(\)",
+        ),
+        (
+            lambda: MeanClassifier(4, 3).set_means(torch.ones(1, 4)),
+            r"means must have shape \(3, 4\), got \(1, 4\)",
+        ),
+    ],
+)
+def test_invalid_arguments_are_refused(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
