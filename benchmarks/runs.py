@@ -119,21 +119,21 @@ def summary_table() -> str:
         loss: evaluations(f"cifar100-strong-{loss}")[-1]["accuracy"] for loss in ("ce", "nonl")
     }
     rows = {
-        "accuracy, settings tuned for CE, 200 epochs": _percent(strong),
-        "accuracy, settings of the paper, 100 epochs": _percent(
+        "test accuracy, settings tuned for CE, 200 epochs": _percent(strong),
+        "test accuracy, settings of the paper, 100 epochs": _percent(
             {loss: record["accuracy"] for loss, record in paper.items()}
         ),
-        "the same from torchvision's initialization": _percent(
+        "test accuracy, the same from torchvision's initialization": _percent(
             cases["paper, torchvision initialization, 100 epochs"]
         ),
-        "accuracy, long tail (1:100), tuned for CE": _percent(
+        "test accuracy, long tail (1:100), settings tuned for CE": _percent(
             cases["strong, long tail with imbalance ratio 0.01, 200 epochs"]
         ),
         "within/between-class variance, settings of the paper": {
             loss: f"{record['nc1_ratio']:.3f}" for loss, record in paper.items()
         },
     }
-    lines = _header("CIFAR-100 test images, ResNet-18", *SUMMARY_LOSSES.values())
+    lines = _header("CIFAR-100, ResNet-18", *SUMMARY_LOSSES.values())
     for title, cells in rows.items():
         lines.append(f"| {title} | {' | '.join(cells.get(loss, '–') for loss in SUMMARY_LOSSES)} |")
     return "\n".join(lines)

@@ -1,120 +1,148 @@
-"""The documents say what is true: code that runs, tables from the committed results, links that lead somewhere."""
+"""The documents are true: code runs, recipes are valid, commands exist, links and tables hold."""
 
-import ast
 import re
-import sys
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
+import click
 import pytest
+import typer
 
-import protosphere.losses
-from protosphere.metrics import DEFINITIONS
+from protosphere.cli.app import app
 from protosphere.recipes import catalog
-from protosphere.recipes.schema import Data
+from protosphere.recipes.registry import DATASETS, LOSSES
+from protosphere.recipes.schema import apply_overrides, recipe_from_yaml
+from support.documents import PAGES, ROOT, anchors, blocks, links, read
 
-ROOT = Path(__file__).parents[2]
-DOCUMENTS = [
-    "README.md",
-    "ARCHITECTURE.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "docs/metrics.md",
-    "docs/training.md",
-]
+WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
+WITH_YAML = [page for page in PAGES if blocks(page, "yaml")]
+WITH_COMMANDS = [page for page in PAGES if "protosphere " in "".join(blocks(page, ""))]
 
 
-def test_the_readme_runs_from_top_to_bottom() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert len(blocks) >= 4
-    namespace: dict = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), namespace)
+def test_readme_has_at_most_150_lines() -> None:
+    assert len(read("README.md").splitlines()) <= 150
+
+
+def test_readme_starts_with_eight_lines_of_code() -> None:
+    first, *_ = blocks("README.md", "python")
+    assert len([line for line in first.splitlines() if line.strip()]) <= 10
+    namespace: dict[str, Any] = {}
+    exec(compile(first, "README.md", "exec"), namespace)
     assert namespace["loss"].requires_grad
     assert namespace["predictions"].shape == (128,)
-    assert len(namespace["found"]) == 27
-    assert float(namespace["values"]["cdnv"]) == pytest.approx(namespace["found"]["cdnv"], rel=1e-9)
 
 
-def test_the_training_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs/training.md").read_text(), flags=re.DOTALL
-    )
-    exec(compile(block, "docs/training.md", "exec"), {})
-    assert "epoch 2: loss" in capsys.readouterr().out
-
-
-def test_the_documents_name_what_the_program_has() -> None:
-    """Recipes in so many words, the families, the sources and the files of a run folder."""
-    page = (ROOT / "docs/training.md").read_text()
-    for family in catalog.FAMILIES:
-        assert f"`{family}-*`" in page, family
-    for source in get_args(Data.model_fields["source"].annotation):
-        assert f"`{source}`" in page, source
-    assert len(catalog.names()) == 65, "the README and the changelog say how many"
-    assert "Sixty-five recipes" in (ROOT / "README.md").read_text()
-
-
-def test_the_readme_has_the_tables_of_the_committed_results(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.whole_program
+@pytest.mark.parametrize("page", WITH_PYTHON)
+def test_code_of_a_page_runs_from_top_to_bottom(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "page"}
+    for block in blocks(page, "python"):
+        exec(compile(block, page, "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", WITH_YAML)
+def test_recipes_in_a_page_are_valid(page: str) -> None:
+    recipes = [block for block in blocks(page, "yaml") if re.search("^name:", block, re.MULTILINE)]
+    assert recipes
+    for block in recipes:
+        recipe = recipe_from_yaml(block)
+        assert recipe_from_yaml(recipe.to_yaml()) == recipe
+
+
+def _commands(page: str) -> Iterator[list[str]]:
+    for block in blocks(page, ""):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["protosphere"]:
+                yield words[1:]
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS)
+def test_commands_in_a_page_exist_with_their_options(page: str) -> None:
+    for words in _commands(page):
+        command: click.Command = typer.main.get_command(app)
+        rest = list(words)
+        while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+            assert rest[0] in command.commands, f"protosphere {' '.join(words)}"
+            command = command.commands[rest.pop(0)]
+        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        unknown = {word for word in rest if word.startswith("--")} - known
+        assert not unknown, f"protosphere {' '.join(words)} has no {unknown}"
+
+
+def test_recipes_that_commands_name_exist() -> None:
+    for page in WITH_COMMANDS:
+        for command, *arguments in (words for words in _commands(page) if words):
+            if command == "train" and arguments and not arguments[0].endswith(".yaml"):
+                assert arguments[0] in catalog.names(), page
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_overrides_in_a_page_are_valid(page: str) -> None:
+    for override in re.findall(r"--set ([\w.]+=[^\s`)]+)", read(page)):
+        section = override.split(".")[0]
+        base = {
+            "data": "imagenet1k-nonl",
+            "loss": "digits-nonl",
+            "model": "digits-scl",
+        }.get(section, "digits-nonl")
+        apply_overrides(catalog.get_recipe(base), [override])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_and_headings(page: str) -> None:
+    for link in links(page):
+        if "://" in link:
+            continue
+        target, _, anchor = link.partition("#")
+        path = (ROOT / page).parent / target if target else ROOT / page
+        assert path.exists(), link
+        if anchor and path.suffix == ".md":
+            assert anchor in anchors(str(path.resolve().relative_to(ROOT))), link
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md"])
+def test_tables_match_the_committed_results(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    for name in ("losses", "metrics", "prototypes", "harness"):
-        sys.modules.pop(name, None)
-    from readme import with_tables
+    import tables
 
-    text = (ROOT / "README.md").read_text()
-    assert with_tables(text) == text
-    assert "times as fast" in text
+    assert tables.fill(read(page)) == read(page), "run `python benchmarks/tables.py`"
+    assert "<!-- table: " in read(page)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_links_lead_to_files(document: str) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text()):
-        assert "://" in target or ((ROOT / document).parent / target).exists(), target
+def test_figure_matches_the_committed_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import figure
+
+    assert figure.TARGET.read_text() == figure.draw(), "run `python benchmarks/figure.py`"
 
 
-def test_the_architecture_leads_to_every_loss_and_every_room() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    for name in protosphere.losses.__all__:
-        if name[0].islower():
-            assert (
-                sys.modules[getattr(protosphere.losses, name).__module__].__file__.split("src/")[1]
-                in text
-            ), name
-    rooms = [
-        path.name
-        for path in (ROOT / "src/protosphere").iterdir()
-        if (path / "__init__.py").exists()
-    ]
-    assert all(f"  {room}/" in text for room in rooms)
-    assert len(text.splitlines()) <= 70, "one page"
+def test_training_benchmark_sets_keys_that_recipes_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import training
+
+    for recipe, *overrides in training.cases("cifar100.npz").values():
+        apply_overrides(catalog.get_recipe(recipe), overrides)
 
 
-def test_every_file_says_its_purpose_and_stays_readable() -> None:
-    for folder in ("src", "tests", "examples", "benchmarks"):
-        for path in (ROOT / folder).rglob("*.py"):
-            source = path.read_text()
-            assert not source or ast.get_docstring(ast.parse(source)), path
-            assert len(source.splitlines()) <= 400 or folder == "tests", path
+def test_recipes_page_lists_every_recipe_loss_and_dataset() -> None:
+    page = read("docs/recipes.md")
+    for names, _ in catalog.groups():
+        for name in names:
+            family = name.removesuffix(f"-{catalog.get_recipe(name).loss.name}")
+            assert f"`{name}`" in page or f"`{family}-*`" in page, name
+    for source in DATASETS:
+        assert f"`{source}`" in page, source
+    for loss in LOSSES:
+        assert f"`{loss}`" in page, loss
 
 
-def test_every_public_loss_has_formula_arguments_and_doctest() -> None:
-    for name in protosphere.losses.__all__:
-        thing = getattr(protosphere.losses, name)
-        if name[0].islower():
-            for part in ("ℓ_i =", "Args:", "Returns:", "Raises:", ">>> "):
-                assert part in thing.__doc__, (name, part)
+def test_readme_counts_the_metrics() -> None:
+    from protosphere.metrics.catalog import CATALOG
 
-
-def test_every_metric_is_defined_in_the_documents() -> None:
-    lines = (ROOT / "docs/metrics.md").read_text().splitlines()
-    for name, definition in DEFINITIONS.items():
-        row = next((line for line in lines if line.startswith(f"| `{name}`")), None)
-        assert row is not None, name
-        cells = [
-            cell.strip().replace("\\|", "|")
-            for cell in row.strip("|").replace("\\|", "\0").split("|")
-        ]
-        assert cells[1].replace("\0", "|") == definition.formula, name
-        assert cells[2] == definition.reading, name
+    assert f"{len(CATALOG)} metrics" in read("README.md")

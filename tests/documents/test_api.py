@@ -1,0 +1,80 @@
+"""The API reference names everything public, and public things document themselves."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+from types import ModuleType
+
+import pytest
+
+import protosphere
+import protosphere.losses
+from support.documents import ROOT, read
+
+PACKAGES = ["protosphere"] + [
+    f"protosphere.{module.name}"
+    for module in pkgutil.iter_modules(protosphere.__path__)
+    if module.ispkg and module.name != "cli"
+]
+
+
+def _public(package: str) -> tuple[ModuleType, list[str]]:
+    module = importlib.import_module(package)
+    return module, [name for name in getattr(module, "__all__", []) if not name.startswith("__")]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_in_the_api_reference(package: str) -> None:
+    sections = dict(
+        re.findall(r"^## `(\S+)`[^\n]*\n(.*?)(?=^## |\Z)", read("docs/api.md"), re.S | re.M)
+    )
+    assert package in sections
+    missing = [name for name in _public(package)[1] if f"`{name}" not in sections[package]]
+    assert not missing
+
+
+@pytest.mark.parametrize("package", PACKAGES[1:])
+def test_the_api_reference_names_nothing_that_does_not_exist(package: str) -> None:
+    module, _ = _public(package)
+    section = read("docs/api.md").split(f"## `{package}`")[1].split("\n## ")[0]
+    for name in re.findall(r"^\| `(\w+)", section, flags=re.MULTILINE):
+        assert hasattr(module, name), f"{package}.{name}"
+
+
+@pytest.mark.parametrize("package", PACKAGES[1:])
+def test_every_public_class_and_function_has_a_docstring(package: str) -> None:
+    module, names = _public(package)
+    for name in names:
+        thing = getattr(module, name)
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            assert thing.__doc__, name
+
+
+def test_every_loss_function_has_formula_arguments_and_doctest() -> None:
+    for name in protosphere.losses.__all__:
+        thing = getattr(protosphere.losses, name)
+        if inspect.isfunction(thing):
+            for part in ("ℓ_i =", "Args:", "Returns:", "Raises:", ">>> "):
+                assert part in (thing.__doc__ or ""), (name, part)
+
+
+def test_every_loss_module_documents_its_own_arguments() -> None:
+    for name in protosphere.losses.__all__:
+        thing = getattr(protosphere.losses, name)
+        if inspect.isclass(thing):
+            for argument in inspect.signature(thing).parameters:
+                assert re.search(rf"^\s+{argument}: ", thing.__doc__ or "", re.M), (name, argument)
+
+
+def test_the_architecture_leads_to_every_loss_and_every_package() -> None:
+    text = read("ARCHITECTURE.md")
+    for name in protosphere.losses.__all__:
+        thing = getattr(protosphere.losses, name)
+        if inspect.isfunction(thing):
+            assert inspect.getfile(thing).split("/src/")[1] in text, name
+    for package in PACKAGES[1:]:
+        assert re.search(rf"^  {package.split('.')[1]}/ ", text, re.M), package
+    assert len(text.splitlines()) <= 120, "one read"
+    assert (ROOT / "src/protosphere/cli").exists()
+    assert re.search(r"^  cli/ ", text, re.M)

@@ -1,0 +1,32 @@
+"""The pages of the documentation, and how to take code and links out of them."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for pattern in ("*.md", "docs/*.md", ".github/*.md")
+    for path in ROOT.glob(pattern)
+)
+
+
+def read(page: str) -> str:
+    """Return the text of a page."""
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """Return the fenced code blocks of a page in a language ("" for shell commands)."""
+    return re.findall(rf"^```{language}\n(.*?)^```", read(page), flags=re.DOTALL | re.MULTILINE)
+
+
+def links(page: str) -> list[str]:
+    """Return the targets of all links and images of a page."""
+    return re.findall(r"\]\(([^)\s]+)\)", read(page))
+
+
+def anchors(page: str) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", read(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
