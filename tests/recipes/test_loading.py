@@ -1,141 +1,209 @@
-"""A run that is taken up again: class means of its own weights, its own normalization, what classifiers are given."""
+"""Trained runs: predictions, features, evaluation; class means of their own weights."""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from typer.testing import CliRunner
 
+import protosphere
 from protosphere.classifiers import class_means
-from protosphere.cli.app import app
-from protosphere.data.datasets import load
-from protosphere.evaluation import outputs
-from protosphere.recipes import build, catalog, trained
-from protosphere.recipes.runner import execute
-from protosphere.recipes.schema import Recipe, with_settings
+from protosphere.classifiers.protocol import FittedHead
+from protosphere.data.datasets import ImageSet, load_digits
+from protosphere.evaluation import collect_outputs
+from protosphere.recipes import build, catalog, loading
+from protosphere.recipes.loading import load_run, read_recipe
+from protosphere.recipes.runner import run_recipe
+from protosphere.recipes.schema import Recipe, RecipeError, apply_overrides
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import load_checkpoint
 
-SETTINGS = {
-    "data.source": "synthetic",
-    "data.num_classes": "3",
-    "data.samples": "24",
-    "data.resolution": "8",
-    "optimization.epochs": "1",
-    "optimization.batch": "8",
-    "optimization.precision": "float32",
-    "encoder.backbone": "small",
-    "encoder.stem": "imagenet",
-    "encoder.neck": "linear",
-    "views.size": "8",
-}
 
-
-@pytest.mark.parametrize("projection", ["mlp", "none"])
-def test_what_probes_are_given(
-    projection: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One view without colors in place of the two that were trained on; all before the projection, the neck too."""
-    settings = SETTINGS | {"encoder.projection": projection}
-    options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    arguments = [
-        "train",
-        "cifar10-scl",
-        "--out",
-        str(tmp_path / "run"),
-        "--device",
-        "cpu",
-        *options,
-    ]
-    ran = CliRunner().invoke(app, arguments)
-    assert ran.exit_code == 0, ran.output
-    seen: dict = {}
-    monkeypatch.setattr(
-        trained, "probe", lambda *parts, **named: seen.update(named, parts=parts) or iter(())
-    )
-    folder = RunFolder(tmp_path / "run")
-    folder.write_json("data.json", folder.read_json("data.json") | {"mean": [0.1, 0.2, 0.3]})
-    run = trained.load_run(folder.path)
-    list(run.probed())
-    objective, *feeds, _ = seen["parts"]
-    assert run.train.views == 2
-    for feed in feeds:
-        assert feed.views == 1
-        assert not any(feed.augmentation.jitter)
-        assert feed.augmentation.gray_probability == 0
-        assert feed.augmentation.crop == "resized"
-        assert feed.augmentation.mean == (0.1, 0.2, 0.3), (
-            "as the run noted, not as the data have it"
-        )
-    if projection == "none":
-        assert seen["body"] is None
-    else:
-        assert list(seen["body"]) == list(objective.encoder)[:-1]
-        assert isinstance(list(seen["body"])[1], nn.Module)
-    assert seen["metrics"] == "all"
-
-
-def _digits(path: Path, *settings: str) -> Recipe:
-    """Digits as arrays, which can be taken away and changed, in two epochs of ten steps."""
-    source = load("digits")
-    content = {
-        f"x_{name}": part.images[:640, 0]
-        for name, part in (("train", source.train), ("test", source.test))
-    }
-    content |= {
-        f"y_{name}": part.labels[:640]
-        for name, part in (("train", source.train), ("test", source.test))
-    }
-    np.savez(path, **{name: value.numpy() for name, value in content.items()})
-    arrays = [
-        "data.source=arrays",
-        f"data.path={path}",
-        "optimization.epochs=2",
-        "evaluate_every=1",
-        "save_every=1",
-    ]
-    return with_settings(catalog.recipe("digits-scl"), [*arrays, *settings])
-
-
-def _run(recipe: Recipe, folder: Path, stop: Callable[[], bool] = lambda: False) -> None:
-    for _ in execute(
-        recipe, RunFolder(folder), build.build_source(recipe), start="resume", stop=stop
+def _run(recipe: Recipe, folder: Path, should_stop: Callable[[], bool] = lambda: False) -> None:
+    dataset = build.load_dataset(recipe)
+    for _ in run_recipe(
+        recipe, RunFolder(folder), dataset, start="resume", should_stop=should_stop
     ):
         pass
 
 
-@pytest.mark.parametrize("average", ["null", "0.6"])
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained run on digits."""
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    _run(apply_overrides(catalog.get_recipe("digits-nonl"), ["schedule.epochs=5"]), folder)
+    return folder
+
+
+def test_a_run_predicts_evaluates_and_gives_features(digits: Path) -> None:
+    run = protosphere.load_run(digits)
+    assert (run.class_names, run.channels, run.split) == (tuple("0123456789"), 1, "test")
+    test = run.dataset().test
+    assert isinstance(test, ImageSet)
+    predictions = run.predict(test.images)
+    accuracy = float((predictions.classes == test.labels).double().mean())
+    result = run.evaluate()
+    assert result.metrics["accuracy"] == pytest.approx(accuracy)
+    logged = RunFolder(digits).last_evaluation()
+    assert logged is not None
+    assert logged["accuracy"] == pytest.approx(accuracy)
+    assert (predictions.confidences > 0).all()
+    assert (predictions.rejection_scores <= 1).all()
+    content = run.features("test")
+    assert content.features.shape == (len(test), 64)
+    assert content.prototypes is not None
+    assert content.prototypes.shape == (10, 64)
+    assert torch.equal(torch.as_tensor(content.labels), test.labels)
+    assert content.class_names == run.class_names
+
+
+def test_images_of_other_sizes_are_resized(digits: Path) -> None:
+    run = load_run(digits)
+    large = torch.randint(0, 256, (1, 20, 30), dtype=torch.uint8)
+    predictions = run.predict([large, large[:, :8, :8]])
+    assert predictions.classes.shape == (2,)
+
+
+def test_data_are_read_only_when_they_are_needed(digits: Path, monkeypatch: Any) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the data were read")
+
+    monkeypatch.setattr(build, "load_dataset", refuse)
+    run = load_run(digits)
+    run.predict(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
+    with pytest.raises(AssertionError, match="the data were read"):
+        run.evaluate()
+
+
+def test_a_projection_is_taken_off_by_name(tmp_path: Path) -> None:
+    recipe = apply_overrides(catalog.get_recipe("digits-scl"), ["schedule.epochs=1"])
+    _run(recipe, tmp_path / "run")
+    checkpoint = load_checkpoint(tmp_path / "run/checkpoints")
+    assert checkpoint is not None
+    prefix = "encoder.backbone."
+    weights = {
+        name.removeprefix(prefix): value
+        for name, value in checkpoint.weights.items()
+        if name.startswith(prefix)
+    }
+    run = load_run(tmp_path / "run")
+    backbone = build.create_objective(recipe, num_classes=10, in_channels=1).encoder.backbone
+    backbone.load_state_dict(weights)
+    images = torch.rand(3, 1, 8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            backbone.eval()(images), run.objective.encoder.without_projection()(images)
+        )
+
+
+@pytest.mark.parametrize("projection", ["{name: mlp, out_dim: 16}", "null"])
+def test_probes_see_one_view_without_color_changes(
+    projection: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = apply_overrides(
+        catalog.get_recipe("cifar10-scl"),
+        [
+            "data={source: synthetic, num_classes: 3, num_samples: 24, image_size: 8}",
+            "schedule.epochs=1",
+            "training.batch_size=8",
+            "training.precision=fp32",
+            "model={backbone: {name: small}, neck: linear}",
+            f"model.projection={projection}",
+            "augmentation.size=8",
+        ],
+    )
+    _run(recipe, tmp_path / "run")
+    seen: dict[str, Any] = {}
+
+    def record(*arguments: Any, **options: Any) -> Any:
+        seen.update(options, arguments=arguments)
+        return iter(())
+
+    monkeypatch.setattr(loading, "run_probes", record)
+    folder = RunFolder(tmp_path / "run")
+    folder.write_json("data.json", folder.read_json("data.json") | {"mean": [0.1, 0.2, 0.3]})
+    list(load_run(folder.path).probe())
+    _, *loaders, _ = seen["arguments"]
+    for loader in loaders:
+        policy = loader.augmentation.policy
+        assert policy.num_views == 1
+        assert (policy.color_jitter, policy.grayscale) == (None, 0)
+        assert policy.crop == recipe.augmentation.crop
+        assert loader.augmentation.mean == (0.1, 0.2, 0.3), "as recorded, not as measured now"
+    assert seen["metrics"] == "all"
+
+
+def _digits_recipe(path: Path, *overrides: str) -> Recipe:
+    """Digits as arrays, which a test can take away, in two epochs of ten steps."""
+    dataset = load_digits()
+    content = {}
+    for name, split in (("train", dataset.train), ("test", dataset.test)):
+        assert isinstance(split, ImageSet)
+        content[f"x_{name}"] = split.images[:640, 0].numpy()
+        content[f"y_{name}"] = split.labels[:640].numpy()
+    np.savez(path, **content)
+    return apply_overrides(
+        catalog.get_recipe("digits-scl"),
+        [
+            "data.source=arrays",
+            f"data.path={path}",
+            "schedule.epochs=2",
+            "evaluation.every=1",
+            "checkpoint.every=1",
+            *overrides,
+        ],
+    )
+
+
+@pytest.mark.parametrize("ema", ["null", "0.6"])
 @pytest.mark.parametrize("steps", [5, 15])
-def test_class_means_are_those_of_the_weights(average: str, steps: int, tmp_path: Path) -> None:
+def test_class_means_are_those_of_the_saved_weights(ema: str, steps: int, tmp_path: Path) -> None:
     """Before the first evaluation, between two, and at the end; resuming makes no difference."""
-    recipe = _digits(tmp_path / "d.npz", f"optimization.average={average}")
+    recipe = _digits_recipe(tmp_path / "d.npz", f"training.ema_decay={ema}")
     counter = iter(range(1, 100))
-    _run(recipe, tmp_path / "run", stop=lambda: next(counter) == steps)
+    _run(recipe, tmp_path / "run", lambda: next(counter) == steps)
 
-    def see_that_own() -> None:
-        run = trained.load_run(tmp_path / "run")
-        found = outputs(run.objective, run.train)
-        expected = class_means(found.features, found.labels, num_classes=10).means.float()
-        for objective in (run.objective, trained.load_model(tmp_path / "run").objective):
-            torch.testing.assert_close(objective.head.prototypes, expected, rtol=0, atol=1e-6)
+    def check_means() -> None:
+        run = load_run(tmp_path / "run")
+        train, _ = build.create_loaders(run.recipe, run.dataset(), "cpu")
+        outputs = collect_outputs(run.objective, train)
+        means = class_means(outputs.features, outputs.labels, num_classes=10).means.float()
+        torch.testing.assert_close(run.objective.head.prototypes, means, rtol=0, atol=1e-6)
 
-    see_that_own()
+    check_means()
     (tmp_path / "d.npz").rename(tmp_path / "away.npz")
-    with pytest.raises(
-        RunFolderError,
-        match="must be taken of its training images, since it stopped between evaluations",
-    ):
-        trained.load_model(tmp_path / "run")
+    with pytest.raises(RunFolderError, match="was stopped between two evaluations"):
+        load_run(tmp_path / "run")
     (tmp_path / "away.npz").rename(tmp_path / "d.npz")
     _run(recipe, tmp_path / "run")
-    see_that_own()
+    check_means()
     _run(recipe, tmp_path / "whole")
-    one, other = (load_checkpoint(tmp_path / name / "checkpoints") for name in ("run", "whole"))
-    assert all(torch.equal(value, other.weights[name]) for name, value in one.weights.items())
+    resumed, whole = (load_checkpoint(tmp_path / name / "checkpoints") for name in ("run", "whole"))
+    assert resumed is not None
+    assert whole is not None
+    for name, value in resumed.weights.items():
+        assert torch.equal(value, whole.weights[name]), name
     (tmp_path / "d.npz").unlink()
-    assert trained.load_model(tmp_path / "run").objective.head.has_means, (
-        "a run that has ended needs no data"
-    )
+    head = load_run(tmp_path / "run").objective.head
+    assert isinstance(head, FittedHead)
+    assert head.is_fitted, "a completed run needs no data"
+
+
+@pytest.mark.bad_input
+def test_folders_that_are_no_runs(tmp_path: Path, digits: Path) -> None:
+    with pytest.raises(RunFolderError, match="is not a run folder"):
+        load_run(tmp_path / "nothing")
+    with pytest.raises(RunFolderError, match="overrides must not change what was trained"):
+        load_run(digits, overrides=["loss.temperature=0.5"])
+
+
+@pytest.mark.bad_input
+def test_recipes_by_name_or_file(tmp_path: Path) -> None:
+    recipe = catalog.get_recipe("digits-ce")
+    (tmp_path / "own.yaml").write_text(recipe.to_yaml())
+    assert read_recipe(str(tmp_path / "own.yaml")) == recipe
+    assert read_recipe("digits-ce", ["seed=1"]).seed == 1
+    with pytest.raises(RecipeError, match="cannot read"):
+        read_recipe(str(tmp_path / "none.yaml"))

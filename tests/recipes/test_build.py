@@ -1,0 +1,210 @@
+"""Recipes as objects: every key reaches the object that it configures."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from protosphere import losses
+from protosphere.data.augmentation import Augmentation
+from protosphere.geometry import cosines
+from protosphere.recipes import build, catalog
+from protosphere.recipes.registry import LOSSES
+from protosphere.recipes.schema import Recipe, apply_overrides
+from protosphere.training import SGD, AdamW
+
+DIM, CLASSES = 64, 3
+
+
+def _recipe(*overrides: str, name: str = "digits-ce") -> Recipe:
+    return apply_overrides(catalog.get_recipe(name), overrides)
+
+
+def test_every_training_key_arrives() -> None:
+    """None of these values is a default."""
+    recipe = _recipe(
+        "training={batch_size: 12, grad_accum_steps: 3, grad_clip: 0.5, ema_decay: 0.99, "
+        "precision: bf16, compile: true}",
+        "optimizer={name: adamw, lr: 0.7, betas: [0.8, 0.95], weight_decay: 0.03}",
+        "schedule={name: multistep, epochs: 7, milestones: [3], gamma: 0.4, warmup_epochs: 2, "
+        "warmup_lr: 0.3}",
+        "seed=5",
+    )
+    config = build.create_train_config(recipe, report_every=9)
+    assert (config.batch_size, config.grad_accum_steps, config.grad_clip) == (12, 3, 0.5)
+    assert (config.ema_decay, config.precision, config.compile) == (0.99, "bf16", True)
+    assert config.optimizer == AdamW(betas=(0.8, 0.95), weight_decay=0.03)
+    assert (config.seed, config.report_every) == (5, 9)
+    schedule = config.schedule
+    assert (schedule.name, schedule.lr, schedule.epochs) == ("multistep", 0.7, 7)
+    assert (schedule.milestones, schedule.gamma) == ((3,), 0.4)
+    assert (schedule.warmup_epochs, schedule.warmup_lr) == (2, 0.3)
+    cosine = build.create_train_config(_recipe("schedule.min_lr_ratio=0.2")).schedule
+    assert (cosine.name, cosine.min_lr_ratio) == ("cosine", 0.2)
+    momentum = build.create_train_config(_recipe("optimizer.momentum=0.7"))
+    assert momentum.optimizer == SGD(momentum=0.7, weight_decay=5e-4)
+
+
+def test_probes_are_trained_by_their_own_section() -> None:
+    recipe = _recipe(
+        "training.grad_clip=1", "training.ema_decay=0.9", "probe.lr=0.7", "probe.gamma=0.3"
+    )
+    config = build.create_probe_config(recipe)
+    assert config.optimizer == SGD(momentum=0.9, weight_decay=0.0)
+    assert (config.grad_clip, config.ema_decay, config.grad_accum_steps) == (None, None, 1)
+    assert (config.batch_size, config.schedule.lr, config.schedule.gamma) == (64, 0.7, 0.3)
+
+
+def test_the_learning_rate_of_a_multistep_schedule() -> None:
+    recipe = _recipe("schedule={name: multistep, epochs: 6, milestones: [2, 4], gamma: 0.5}")
+    schedule = build.create_train_config(recipe).schedule
+    assert [schedule.at_epoch(epoch) for epoch in range(6)] == [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]
+
+
+def test_auto_compiles_on_a_gpu_only() -> None:
+    recipe = catalog.get_recipe("cifar100-nonl")
+    assert build.create_train_config(recipe, device="cpu").compile is False
+    assert build.create_train_config(recipe, device="cuda:1").compile is True
+    eager = apply_overrides(recipe, ["training.compile=false"])
+    assert build.create_train_config(eager, device="cuda").compile is False
+
+
+PROTOTYPE_LOSSES = {
+    "normface": losses.normface_loss,
+    "ntce": losses.ntce_loss,
+    "nonl": losses.nonl_loss,
+}
+SAMPLE_LOSSES = {"scl": losses.scl_loss, "proto": losses.prototype_loss}
+
+
+def _batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(12, DIM, generator=generator)
+    return features, torch.randn(CLASSES, DIM, generator=generator), torch.arange(12) % CLASSES
+
+
+@pytest.mark.parametrize("name", [*PROTOTYPE_LOSSES, *SAMPLE_LOSSES])
+def test_head_and_loss_have_the_same_temperature(name: str) -> None:
+    recipe = _recipe(f"loss.name={name}", "loss.temperature=0.37")
+    objective = build.create_objective(recipe, num_classes=CLASSES, in_channels=1)
+    features, prototypes, labels = _batch()
+    with torch.no_grad():
+        objective.head.prototypes.copy_(prototypes)
+    if name in SAMPLE_LOSSES:
+        expected = SAMPLE_LOSSES[name](features, labels, temperature=0.37)
+    else:
+        expected = PROTOTYPE_LOSSES[name](features, prototypes, labels, temperature=0.37)
+    torch.testing.assert_close(objective.loss(features, objective.head, labels), expected)
+    torch.testing.assert_close(objective.head(features), cosines(features, prototypes) / 0.37)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "options"),
+    [
+        (["loss.name=normface", "loss.margin=0.2"], {"margin": 0.2}),
+        (
+            ["loss.name=normface", "loss.margin=0.2", "loss.margin_kind=angle"],
+            {"margin": 0.2, "margin_kind": "angle"},
+        ),
+        (["loss.name=nonl", "loss.negatives=both"], {"negatives": "both"}),
+        (["loss.name=nonl", "loss.negatives=prototypes"], {"negatives": "prototypes"}),
+        (
+            ["loss.name=ntce", "loss.class_weights=[1, 2, 0.5]"],
+            {"class_weights": torch.tensor([1.0, 2.0, 0.5])},
+        ),
+    ],
+)
+def test_options_of_losses_arrive(overrides: list[str], options: dict[str, object]) -> None:
+    objective = build.create_objective(_recipe(*overrides), num_classes=CLASSES, in_channels=1)
+    features, prototypes, labels = _batch()
+    with torch.no_grad():
+        objective.head.prototypes.copy_(prototypes)
+    name = overrides[0].partition("=")[2]
+    expected = PROTOTYPE_LOSSES[name](features, prototypes, labels, temperature=0.1, **options)
+    torch.testing.assert_close(objective.loss(features, objective.head, labels), expected)
+
+
+def test_a_learned_temperature_gets_a_gradient() -> None:
+    recipe = _recipe(
+        "loss={name: nonl, temperature: 0.3, learn_temperature: true, min_temperature: 0.05}"
+    )
+    objective = build.create_objective(recipe, num_classes=CLASSES, in_channels=1)
+    features, _, labels = _batch()
+    objective.loss(features, objective.head, labels).backward()
+    assert objective.head.log_temperature.grad.abs() > 0
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_label_smoothing_is_that_of_torch(smoothing: float) -> None:
+    recipe = _recipe(f"loss.label_smoothing={smoothing}")
+    objective = build.create_objective(recipe, num_classes=CLASSES, in_channels=1)
+    features, _, labels = _batch()
+    expected = F.cross_entropy(objective.head(features), labels, label_smoothing=smoothing)
+    torch.testing.assert_close(objective.loss(features, objective.head, labels), expected)
+
+
+def test_the_seed_decides_the_initial_weights() -> None:
+    first, again, other = (
+        build.create_objective(_recipe(f"seed={seed}"), num_classes=CLASSES, in_channels=1)
+        for seed in (1, 1, 2)
+    )
+    assert torch.equal(first.head.prototypes, again.head.prototypes)
+    assert not torch.equal(first.head.prototypes, other.head.prototypes)
+
+
+def test_checkpoint_keys_name_the_parts_of_the_encoder() -> None:
+    recipe = _recipe("augmentation.size=32", name="cifar10-scl")
+    keys = build.create_objective(recipe, num_classes=CLASSES, in_channels=3).state_dict()
+    assert "encoder.backbone.conv1.weight" in keys
+    assert "encoder.projection.0.weight" in keys
+    assert "head.prototypes" in keys
+    assert not any(key.startswith("loss") for key in keys)
+
+
+def test_the_blur_kernel_is_a_tenth_of_the_image() -> None:
+    widths = {}
+    for size in (224, 32, 64):
+        recipe = apply_overrides(
+            catalog.get_recipe("imagenet1k-scl"), [f"augmentation.size={size}"]
+        )
+        widths[size] = Augmentation(recipe.augmentation, (0.5,), (1.0,)).blur_kernel
+    assert widths == {224: 23, 32: 3, 64: 7}
+
+
+def test_validation_images_are_held_out_of_the_training_images() -> None:
+    recipe = _recipe("data.validation_fraction=0.2")
+    whole, held = build.load_dataset(_recipe()), build.load_dataset(recipe)
+    assert len(held.train) + len(held.test) == len(whole.train)
+    other = build.load_dataset(apply_overrides(recipe, ["seed=7"]))
+    assert len(other.test) == len(held.test)
+    assert not torch.equal(other.test.images, held.test.images), "another seed, another split"
+    tested = build.load_dataset(recipe, split="test")
+    assert torch.equal(tested.test.images, whole.test.images)
+    assert torch.equal(tested.train.images, held.train.images)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model.backbone.name=resnet81"], "resnet81"),
+        (["model.backbone.name=vit_tiny_patch16_224"], "does not take images of augmentation.size"),
+        (["loss.name=ntce", "loss.class_weights=[1, 2]"], "one weight for each of the 3 classes"),
+        (["loss.name=normface", "loss.margin=9"], "margin must be"),
+    ],
+)
+def test_models_that_cannot_be_built(overrides: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build.create_objective(_recipe(*overrides), num_classes=CLASSES, in_channels=1)
+
+
+@pytest.mark.parametrize("backbone", ["mobilenetv3_small_050", "vit_tiny_patch16_224"])
+def test_backbones_that_are_not_resnets(backbone: str) -> None:
+    recipe = _recipe(f"model.backbone.name={backbone}", "augmentation.size=224", name="digits-nonl")
+    objective = build.create_objective(recipe, num_classes=CLASSES, in_channels=3)
+    with torch.no_grad():
+        assert objective.eval().logits(torch.zeros(2, 3, 224, 224)).shape == (2, CLASSES)
+
+
+def test_every_loss_has_a_title_for_tables() -> None:
+    titles = [entry.title for entry in LOSSES.values()]
+    assert len(set(titles)) == len(titles)

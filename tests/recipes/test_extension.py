@@ -1,0 +1,89 @@
+"""Adding a loss: a function and module, their export and a registry row; nothing else is edited."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import protosphere
+
+LOSS = '''"""A loss for this test: the squared chord between a feature and its prototype."""
+
+from torch import Tensor, nn
+
+from protosphere.geometry import squared_chords
+
+
+def chord_loss(features: Tensor, prototypes: Tensor, labels: Tensor, *, scale: float = 1.0) -> Tensor:
+    return scale * squared_chords(features, prototypes[labels]).mean()
+
+
+class ChordLoss(nn.Module):
+    def __init__(self, *, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, features: Tensor, head: nn.Module, labels: Tensor) -> Tensor:
+        return chord_loss(features, head.prototypes, labels, scale=self.scale)
+'''
+EXPORT = "\nfrom protosphere.losses.chord import ChordLoss, chord_loss\n"
+ROW = '''
+from protosphere.losses import ChordLoss
+
+
+class ChordSettings(_CosineHeadSettings):
+    """A loss for this test."""
+
+    name: Literal["chord"] = "chord"
+    scale: float = Field(1.0, gt=0)
+
+
+LOSSES["chord"] = LossEntry(
+    ChordSettings, "chord", head=_cosine_head, loss=lambda s: ChordLoss(scale=s.scale)
+)
+'''
+PROGRAM = """
+import sys
+from pathlib import Path
+
+from protosphere.recipes import build, catalog
+from protosphere.recipes.loading import load_run, read_recipe
+from protosphere.recipes.runner import run_recipe
+from protosphere.recipes.schema import RecipeError, json_schema
+from protosphere.runs import RunFolder
+
+overrides = ["schedule.epochs=1", "training.batch_size=512", "loss.scale=2"]
+recipe = read_recipe("digits-chord", overrides)  # The catalog has a recipe for every loss.
+dataset = build.load_dataset(recipe)
+events = list(run_recipe(recipe, RunFolder(sys.argv[1]), dataset))
+assert events[-1].progress.step == 2, events[-1].progress.step
+assert load_run(sys.argv[1]).evaluate().metrics["accuracy"] > 0
+assert "chord" in json_schema()["properties"]["loss"]["discriminator"]["mapping"]
+try:
+    read_recipe("digits-chord", ["loss.scale=-1"])
+except RecipeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.whole_program
+def test_a_loss_is_added_in_three_source_files(tmp_path: Path) -> None:
+    """With its oracle and row in tests/support/losses.py that makes four files."""
+    package = tmp_path / "src" / "protosphere"
+    original = Path(protosphere.__file__).parent
+    shutil.copytree(original, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "losses" / "chord.py").write_text(LOSS)
+    for file, addition in (("losses/__init__.py", EXPORT), ("recipes/registry.py", ROW)):
+        with (package / file).open("a") as stream:
+            stream.write(addition)
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "run")],
+        env={"PYTHONPATH": str(tmp_path / "src"), "PATH": "", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "loss.scale must be greater than 0, got -1"
