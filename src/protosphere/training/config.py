@@ -11,6 +11,16 @@ from torch import Tensor, nn
 from protosphere.training.schedules import Schedule
 
 
+def _check_momentum(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be at least 0 and less than 1, got {value}")
+
+
+def _check_weight_decay(value: float) -> None:
+    if not 0 <= value < math.inf:
+        raise ValueError(f"weight_decay must be a number of at least 0, got {value}")
+
+
 class OptimizerConfig(Protocol):
     """What an optimizer of :class:`TrainConfig` must have; :class:`SGD` and :class:`AdamW` do."""
 
@@ -158,13 +168,3 @@ class TrainConfig:
             raise ValueError(f"precision must be 'fp32' or 'bf16', got {self.precision!r}")
         if self.report_every is not None and self.report_every < 1:
             raise ValueError(f"report_every must be at least 1, got {self.report_every}")
-
-
-def _check_momentum(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} must be at least 0 and less than 1, got {value}")
-
-
-def _check_weight_decay(value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise ValueError(f"weight_decay must be a number of at least 0, got {value}")
