@@ -5,7 +5,6 @@ import torch
 from torch.nn import functional as F
 
 from protosphere import losses
-from protosphere.data.augmentation import Augmentation
 from protosphere.geometry import cosines
 from protosphere.recipes import build, catalog
 from protosphere.recipes.registry import LOSSES
@@ -158,16 +157,6 @@ def test_checkpoint_keys_name_the_parts_of_the_encoder() -> None:
     assert "encoder.projection.0.weight" in keys
     assert "head.prototypes" in keys
     assert not any(key.startswith("loss") for key in keys)
-
-
-def test_the_blur_kernel_is_a_tenth_of_the_image() -> None:
-    widths = {}
-    for size in (224, 32, 64):
-        recipe = apply_overrides(
-            catalog.get_recipe("imagenet1k-scl"), [f"augmentation.size={size}"]
-        )
-        widths[size] = Augmentation(recipe.augmentation, (0.5,), (1.0,)).blur_kernel
-    assert widths == {224: 23, 32: 3, 64: 7}
 
 
 def test_validation_images_are_held_out_of_the_training_images() -> None:

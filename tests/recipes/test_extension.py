@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from protosphere.geometry import squared_chords
 
 
-def chord_loss(features: Tensor, prototypes: Tensor, labels: Tensor, *, scale: float = 1.0) -> Tensor:
+def chord_loss(
+    features: Tensor, prototypes: Tensor, labels: Tensor, *, scale: float = 1.0
+) -> Tensor:
     return scale * squared_chords(features, prototypes[labels]).mean()
 
 

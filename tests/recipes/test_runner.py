@@ -275,7 +275,10 @@ def test_data_that_changed_since_are_refused(tmp_path: Path) -> None:
     ("overrides", "message"),
     [
         (["model.backbone.name=resnet81"], "resnet81"),
-        (["augmentation.color_jitter={brightness: 0.4}"], "needs color images"),
+        (
+            ["augmentation.color_jitter={brightness: 0.4, contrast: 0, saturation: 0, hue: 0}"],
+            "needs color images",
+        ),
         (["augmentation.grayscale=0.2"], "needs color images; these are grayscale"),
         (["loss.class_weights=[1, 2]"], "one weight for each of the 10 classes"),
     ],

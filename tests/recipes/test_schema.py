@@ -67,10 +67,10 @@ def test_an_override_of_the_name_keeps_the_keys_that_still_apply() -> None:
 def test_overrides_reach_into_sections_that_are_null() -> None:
     recipe = apply_overrides(
         catalog.get_recipe("cifar10-nonl"),
-        ["model.projection.name=mlp", "augmentation.color_jitter.brightness=0.3"],
+        ["model.projection.name=mlp", "model.projection.hidden_dim=64"],
     )
     assert recipe.model.projection.out_dim == 128
-    assert recipe.augmentation.color_jitter.brightness == 0.3
+    assert recipe.model.projection.hidden_dim == 64
     assert apply_overrides(recipe, ["model.projection=null"]).model.projection is None
 
 
@@ -182,6 +182,10 @@ def test_keys_without_effect_are_refused(recipe: str, overrides: list[str], mess
         ("augmentation.hflip=2", "augmentation.hflip must be between 0 and 1, got 2"),
         ("augmentation.crop.padding=99", "augmentation"),
         ("augmentation.crop={name: zoom}", "augmentation.crop.name must be one of"),
+        (
+            "augmentation.color_jitter.hue=0.1",
+            "a recipe must set augmentation.color_jitter.brightness",
+        ),
         ("augmentation.sise=8", "a recipe has no augmentation.sise; did you mean size?"),
         ("loss.class_weights=[1, -1]", "loss.class_weights[1] must be at least 0, got -1"),
         ("schedule.epochs", "an override must have the form path=value, got 'schedule.epochs'"),

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from protosphere.classifiers.protocol import Head
 from protosphere.data.augmentation import Augmentation
 from protosphere.data.datasets import ChannelStatistics, DataError, ImageDataset, split_validation
-from protosphere.data.folders import FolderLoader, ImageFiles
-from protosphere.data.loaders import Loader, MemoryLoader
+from protosphere.data.folders import ImageFiles
+from protosphere.data.loaders import FolderLoader, Loader, MemoryLoader
+from protosphere.data.splits import ImageSet, Split
 from protosphere.encoders import Encoder, create_backbone, create_neck, create_projection
 from protosphere.recipes.registry import DATASETS, LOSSES, FolderData, LoadOptions
 from protosphere.recipes.schema import Recipe, RecipeError
@@ -20,12 +21,12 @@ from protosphere.recipes.schema.sections import (
 )
 from protosphere.training import SGD, AdamW, Objective, Schedule, TrainConfig
 
-Split = Literal["test", "validation"]
+EvaluationSplit = Literal["test", "validation"]
 _WARMUP_LR = 0.01
 
 
 def load_dataset(
-    recipe: Recipe, *, download: bool = False, split: Split | None = None
+    recipe: Recipe, *, download: bool = False, split: EvaluationSplit | None = None
 ) -> ImageDataset:
     """Load the data of a recipe.
 
@@ -83,18 +84,18 @@ def create_loaders(
         RecipeError: The augmentation is for color images and these are grayscale.
     """
     policy = recipe.augmentation
-    if dataset.train.channels == 1:
-        for key in ("color_jitter", "grayscale"):
-            if getattr(policy, key):
-                raise RecipeError(f"augmentation.{key} needs color images; these are grayscale")
+    if dataset.train.channels == 1 and policy.needs_color:
+        key = "grayscale" if policy.color_jitter is None else "color_jitter"
+        raise RecipeError(f"augmentation.{key} needs color images; these are grayscale")
     statistics = dataset.train.channel_statistics() if statistics is None else statistics
     augmentation = Augmentation(policy, *statistics)
 
-    def create(images: object) -> Loader:
-        if isinstance(images, ImageFiles):
+    def create(split: Split) -> Loader:
+        if isinstance(split, ImageFiles):
             workers = recipe.data.workers if isinstance(recipe.data, FolderData) else 0
-            return FolderLoader(images, augmentation, device=device, workers=workers)
-        return MemoryLoader(images.to(device), augmentation)  # type: ignore[attr-defined]
+            return FolderLoader(split, augmentation, device=device, workers=workers)
+        assert isinstance(split, ImageSet)
+        return MemoryLoader(split.to(device), augmentation)
 
     return create(dataset.train), create(dataset.test)
 
@@ -205,8 +206,9 @@ def create_train_config(
 
 
 def _create_optimizer(settings: SGDSettings | AdamWSettings) -> SGD | AdamW:
-    options = settings.model_dump(exclude={"name", "lr"})
-    return {"sgd": SGD, "adamw": AdamW}[settings.name](**options)
+    if isinstance(settings, SGDSettings):
+        return SGD(momentum=settings.momentum, weight_decay=settings.weight_decay)
+    return AdamW(betas=settings.betas, weight_decay=settings.weight_decay)
 
 
 def _create_schedule(recipe: Recipe) -> Schedule:

@@ -133,6 +133,21 @@ def _cifar100_strong_smooth() -> Recipe:
     )
 
 
+def _folder(loss: str) -> Recipe:
+    return Recipe(
+        name=f"folder-{loss}",
+        data=FolderData(path="data/images"),
+        augmentation=AugmentationPolicy(size=224),
+        model=Model(backbone=Backbone(name="resnet18")),
+        loss=_loss(loss, 0.1),
+        optimizer=SGDSettings(lr=0.05, weight_decay=5e-4),
+        schedule=CosineSchedule(epochs=100, warmup_epochs=5),
+        training=Training(batch_size=64, precision="bf16"),
+        evaluation=EvaluationSettings(every=5),
+        checkpoint=CheckpointSettings(every=5),
+    )
+
+
 def _imagenet(
     dataset: str, loss: str, *, backbone: str, batch_size: int, temperature: float
 ) -> Recipe:
@@ -234,6 +249,15 @@ def _families() -> Iterator[tuple[str, Family]]:
             "CIFAR-100 with settings that suit cross-entropy: ResNet-18 with zero-initialized "
             "residual blocks, 200 epochs, batch size 128, SGD with lr 0.1 and weight decay 5e-4, "
             "padded crops. docs/benchmarks.md has measured accuracies.",
+        ),
+    )
+    yield (
+        "folder",
+        Family(
+            _folder,
+            _CLASSIFIER,
+            "Your own images: a folder with train/CLASS/* and val/CLASS/*, given by data.path. "
+            "ResNet-18 from scratch, 224 pixels, 100 epochs, batch size 64.",
         ),
     )
     for backbone, paper in (

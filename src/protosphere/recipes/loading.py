@@ -93,7 +93,7 @@ class Run:
     device: torch.device
     objective: Objective
     transform: EvaluationTransform
-    split: build.Split
+    split: build.EvaluationSplit
     download: bool = False
     _datasets: dict[str, ImageDataset] = field(default_factory=dict, repr=False, compare=False)
 
@@ -146,7 +146,7 @@ class Run:
     def evaluate(
         self,
         *,
-        split: build.Split | None = None,
+        split: build.EvaluationSplit | None = None,
         metrics: Literal["all", "cheap"] | None = None,
         progress: Progress = _no_progress,
     ) -> Evaluation:
@@ -174,7 +174,7 @@ class Run:
         self,
         names: Sequence[ProbeName] = PROBES,
         *,
-        split: build.Split | None = None,
+        split: build.EvaluationSplit | None = None,
         metrics: Literal["all", "none"] | None = None,
         progress: Progress = _no_progress,
     ) -> Iterator[ProbeResult]:
@@ -210,7 +210,7 @@ class Run:
             self.objective, train, test, config, names=names, metrics=chosen, progress=progress
         )
 
-    def dataset(self, split: build.Split | None = None) -> ImageDataset:
+    def dataset(self, split: build.EvaluationSplit | None = None) -> ImageDataset:
         """Load the data of the run.
 
         Args:
@@ -229,7 +229,7 @@ class Run:
             self._datasets[split] = dataset
         return self._datasets[split]
 
-    def _loaders(self, split: build.Split | None) -> tuple[Loader, Loader]:
+    def _loaders(self, split: build.EvaluationSplit | None) -> tuple[Loader, Loader]:
         return build.create_loaders(
             self.recipe, self.dataset(split), self.device, statistics=self._statistics()
         )
