@@ -1,4 +1,4 @@
-"""The geometry below everything: the sphere, frames of prototypes on it, moments of classes, spectra."""
+"""Geometry of classes: the unit sphere, simplex frames, per-class statistics and spectra."""
 
 from protosphere.geometry.class_statistics import ClassStatistics, empty_statistics
 from protosphere.geometry.frames import nearest_etf, simplex_etf, spherical_code

@@ -1,4 +1,4 @@
-"""Moments per class that add: counts, means and scatters over batches, workers and processes (Chan's formula)."""
+"""Per-class counts, means and scatters that can be updated by batches and merged (Chan et al.)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,78 +8,85 @@ import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
+from protosphere.geometry.checks import check_features, check_labels
+from protosphere.geometry.scatter_tiles import add_scatter, assemble, empty_tiles
 from protosphere.geometry.sphere import normalize
 
 Space = Literal["sphere", "raw"]
 Moments = Literal["sums", "pooled", "per_class"]
 
-# Scatter matrices are symmetric, so only panels of rows up to the diagonal are kept: (1 + 128/d)/2 of the numbers.
-_PANEL = 128
-# Samples of a batch are laid out class by class with padding; so many bytes of it at a time.
-_PADDED = 1 << 29
-
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """What is known of each class: how many samples, where they are centered, how they spread.
+    """First and second moments of the features of each class, in float64.
 
-    All in float64. The tensors are accumulators: :meth:`add` changes them in place.
+    The tensors are accumulators: :meth:`add`, :meth:`merge` and :meth:`recenter` change them in
+    place. Create empty ones with :func:`empty_statistics`.
 
     Attributes:
-        counts: n_c.
-        means: μ_c; zero for a class without samples.
-        spreads: Σ_{i: y_i=c} ‖x_i − μ_c‖².
-        within: Σ_i (x_i − μ_{y_i})(x_i − μ_{y_i})ᵀ, where asked for.
-        panels: the same for each class, lower triangle in panels of rows, where asked for.
-        resolution: the machine epsilon of the coarsest dtype that came in; rounding is not mistaken for spread.
-        rejected: samples whose label is neither a class nor ``ignore_index``.
+        counts: Number of samples of each class, n_c.
+        means: Class means μ_c; zero for a class without samples.
+        sum_sq_dev: Sum of squared deviations Σ_{i: y_i=c} ‖x_i − μ_c‖² of each class.
+        within: Pooled within-class scatter Σ_i (x_i − μ_{y_i})(x_i − μ_{y_i})ᵀ, or None if it is
+            not accumulated.
+        scatter_tiles: Scatter matrix of each class as tiles of its lower triangle, or None if
+            they are not accumulated.
+        input_eps: Machine epsilon of the coarsest input dtype so far. A variance within the
+            rounding of the input counts as zero.
+        rejected: Number of samples whose label is neither a class index nor ``ignore_index``.
     """
 
     counts: Float[Tensor, "classes"]
     means: Float[Tensor, "classes dim"]
-    spreads: Float[Tensor, "classes"]
+    sum_sq_dev: Float[Tensor, "classes"]
     within: Float[Tensor, "dim dim"] | None
-    panels: Sequence[Float[Tensor, "classes _ _"]] | None
-    resolution: Float[Tensor, ""]
+    scatter_tiles: Sequence[Float[Tensor, "classes _ _"]] | None
+    input_eps: Float[Tensor, ""]
     rejected: Integer[Tensor, ""]
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are, with samples or without."""
+        """Number of classes, including those without samples."""
         return self.means.shape[0]
 
     @property
     def dim(self) -> int:
-        """The dimension of the features' space."""
+        """Dimension of the features."""
         return self.means.shape[1]
 
     def variances(self) -> Float[Tensor, "classes"]:
-        """tr Cov of each class, 1/n_c."""
-        return self.spreads / self.counts.clamp(min=1)
+        """Return the total variance tr Cov of each class, normalized by n_c."""
+        return self.sum_sq_dev / self.counts.clamp(min=1)
 
     def collapsed(self) -> Bool[Tensor, "classes"]:
-        """Where the spread of a class is within the rounding of the input: tr Cov ≤ 16 eps² times the mean of ‖x‖²."""
+        """Return which classes have a variance within input rounding: tr Cov ≤ 16 eps² mean‖x‖²."""
         variances = self.variances()
-        return variances <= 16 * self.resolution**2 * (self.means.square().sum(1) + variances)
+        return variances <= 16 * self.input_eps**2 * (self.means.square().sum(1) + variances)
 
     def scatter(self) -> Float[Tensor, "dim dim"]:
-        """The scatter within classes, pooled over all of them."""
+        """Return the within-class scatter pooled over all classes.
+
+        Raises:
+            ValueError: The statistics were accumulated with ``moments="sums"``.
+        """
         if self.within is not None:
             return self.within
-        if self.panels is None:
+        if self.scatter_tiles is None:
             raise ValueError(
-                "the pooled scatter must have been accumulated with moments='pooled' or 'per_class'"
+                "the pooled scatter must be accumulated with moments='pooled' or 'per_class'"
             )
-        return _assemble([panel.sum(0) for panel in self.panels], self.dim)
+        return assemble([tile.sum(0) for tile in self.scatter_tiles], self.dim)
 
     def class_scatters(self) -> Iterator[Float[Tensor, "dim dim"]]:
-        """The scatter of each class in turn; its lower triangle is what counts."""
-        if self.panels is None:
-            raise ValueError(
-                "scatters of single classes must have been accumulated with moments='per_class'"
-            )
+        """Yield the scatter matrix of each class.
+
+        Raises:
+            ValueError: The statistics were not accumulated with ``moments="per_class"``.
+        """
+        if self.scatter_tiles is None:
+            raise ValueError("class scatters must be accumulated with moments='per_class'")
         for index in range(self.num_classes):
-            yield _assemble([panel[index] for panel in self.panels], self.dim)
+            yield assemble([tile[index] for tile in self.scatter_tiles], self.dim)
 
     def add(
         self,
@@ -89,118 +96,140 @@ class ClassStatistics:
         space: Space = "sphere",
         ignore_index: int = -100,
     ) -> None:
-        """Add a batch in place, without waiting for the device unless moments of single classes are kept.
+        """Update the statistics with one batch, in place.
+
+        Does not synchronize with the device unless class scatters are accumulated.
 
         Args:
-            features: one sample a row, of any floating dtype.
-            labels: the class of each sample.
-            space: ``"sphere"`` puts each sample on the unit sphere first; ``"raw"`` takes it as it is.
-            ignore_index: samples with this label are passed over.
+            features: One sample per row, in any floating-point dtype.
+            labels: Class index of each sample.
+            space: ``"sphere"`` normalizes each sample first; ``"raw"`` uses it unchanged.
+            ignore_index: Samples with this label are ignored.
 
         Raises:
-            ValueError: features and labels do not fit each other or the statistics.
+            ValueError: Shapes or dtypes do not match.
         """
-        check_batch(features, labels, self.dim)
-        resolution = torch.finfo(features.dtype).eps
-        self.resolution.clamp_(min=resolution)
+        check_features(features, dim=self.dim)
+        check_labels(labels, len(features))
+        self.input_eps.clamp_(min=torch.finfo(features.dtype).eps)
         if not len(labels):
             return
         samples = features.detach().to(self.means)
-        labels = (
-            labels.long()
-        )  # Narrower integers would wrap the numbers that they are compared with.
+        # Narrow integer types would overflow in the comparisons below.
+        labels = labels.long()
         if space == "sphere":
-            lengths = torch.linalg.vector_norm(samples, dim=1, keepdim=True)
-            samples = torch.where(torch.isinf(lengths), torch.nan, normalize(samples))
+            norms = torch.linalg.vector_norm(samples, dim=1, keepdim=True)
+            samples = torch.where(torch.isinf(norms), torch.nan, normalize(samples))
         kept = (labels >= 0) & (labels < self.num_classes) & (labels != ignore_index)
         self.rejected.add_((~kept & (labels != ignore_index)).sum())
         labels = torch.where(kept, labels, 0)
 
         counts = torch.zeros_like(self.counts).index_add_(0, labels, kept.to(self.counts))
-        # Deviations are taken from the mean so far, or from the first sample of a class that is new: then samples
-        # that are all the same deviate by exactly nothing, and a large common offset costs no digits.
-        position = torch.arange(len(labels), device=labels.device)
-        first = torch.full_like(self.counts, len(labels) - 1, dtype=torch.long)
-        first.scatter_reduce_(0, labels, torch.where(kept, position, len(labels) - 1), "amin")
-        known = (self.counts > 0)[:, None]
-        origin = torch.where(known, self.means, samples[first])
-        deviations = torch.where(kept[:, None], samples - origin[labels], 0)
-        steps = (
-            torch.zeros_like(self.means).index_add_(0, labels, deviations)
-            / counts.clamp(min=1)[:, None]
-        )
-        deviations = torch.where(kept[:, None], deviations - steps[labels], 0)
+        # Deviations are taken from the current mean, or from the first sample of a new class:
+        # identical samples then deviate by exactly zero, and a large offset costs no precision.
+        last = len(labels) - 1
+        positions = torch.arange(len(labels), device=labels.device)
+        first = torch.full_like(self.counts, last, dtype=torch.long)
+        first.scatter_reduce_(0, labels, torch.where(kept, positions, last), "amin")
+        origins = torch.where((self.counts > 0)[:, None], self.means, samples[first])
+        deviations = torch.where(kept[:, None], samples - origins[labels], 0)
+        offset_sums = torch.zeros_like(self.means).index_add_(0, labels, deviations)
+        offsets = offset_sums / counts.clamp(min=1)[:, None]
+        deviations = torch.where(kept[:, None], deviations - offsets[labels], 0)
         total = self.counts + counts
-        # Chan: the scatter about the common mean gains n_a n_b/(n_a + n_b) δδᵀ, one more row δ of that weight squared.
-        bridges = steps * (self.counts * counts / total.clamp(min=1)).sqrt()[:, None]
+        # Chan: the scatter about the common mean gains n_a n_b/(n_a + n_b) δδᵀ, which is the
+        # scatter of one additional row per class.
+        mean_shifts = offsets * (self.counts * counts / total.clamp(min=1)).sqrt()[:, None]
 
-        self.spreads.index_add_(0, labels, deviations.square().sum(1)).add_(bridges.square().sum(1))
+        self.sum_sq_dev.index_add_(0, labels, deviations.square().sum(1))
+        self.sum_sq_dev.add_(mean_shifts.square().sum(1))
         if self.within is not None:
-            self.within.addmm_(deviations.T, deviations).addmm_(bridges.T, bridges)
-        if self.panels is not None:
-            _add_to_panels(
-                self.panels, torch.where(kept, labels, self.num_classes), deviations, bridges
-            )
-        moved = origin + steps * (counts / total.clamp(min=1))[:, None]
-        self.means.copy_(torch.where((counts > 0)[:, None], moved, self.means))
+            self.within.addmm_(deviations.T, deviations).addmm_(mean_shifts.T, mean_shifts)
+        if self.scatter_tiles is not None:
+            tile_labels = torch.where(kept, labels, self.num_classes)
+            add_scatter(self.scatter_tiles, tile_labels, deviations, mean_shifts)
+        means = origins + offsets * (counts / total.clamp(min=1))[:, None]
+        self.means.copy_(torch.where((counts > 0)[:, None], means, self.means))
         self.counts.copy_(total)
 
     def merge(self, other: "ClassStatistics") -> None:
         """Add the statistics of other samples of the same classes, in place.
 
+        Args:
+            other: Statistics with the same classes, dimension and moments; left unchanged.
+
         Raises:
-            ValueError: the two are of other classes, dimensions or moments.
+            ValueError: The two have different classes, dimensions or moments.
         """
         if self.means.shape != other.means.shape or self._moments() != other._moments():
             raise ValueError(
-                "statistics that are merged must have the same classes, dimensions and moments; "
-                f"got {self._moments()} of {tuple(self.means.shape)} and "
-                f"{other._moments()} of {tuple(other.means.shape)}"
+                "merged statistics must have the same classes, dimension and moments, "
+                f"got {self._moments()} of shape {tuple(self.means.shape)} and "
+                f"{other._moments()} of shape {tuple(other.means.shape)}"
             )
         total = self.counts + other.counts
-        means = (
-            self.means + (other.means - self.means) * (other.counts / total.clamp(min=1))[:, None]
-        )
+        weights = (other.counts / total.clamp(min=1))[:, None]
+        means = self.means + (other.means - self.means) * weights
         means = torch.where((self.counts > 0)[:, None], means, other.means)
         self.recenter(means)
-        self._add_rows(other._shifts(means))
-        self.spreads.add_(other.spreads)
+        self._add_mean_shifts(other._mean_shifts(means))
+        self.sum_sq_dev.add_(other.sum_sq_dev)
         if self.within is not None and other.within is not None:
             self.within.add_(other.within)
-        if self.panels is not None and other.panels is not None:
-            for mine, theirs in zip(self.panels, other.panels, strict=True):
-                mine.add_(theirs)
+        if self.scatter_tiles is not None and other.scatter_tiles is not None:
+            for own_tile, other_tile in zip(self.scatter_tiles, other.scatter_tiles, strict=True):
+                own_tile.add_(other_tile)
         self.counts.copy_(total)
-        self.resolution.copy_(torch.maximum(self.resolution, other.resolution))
+        self.input_eps.copy_(torch.maximum(self.input_eps, other.input_eps))
         self.rejected.add_(other.rejected)
 
     def recenter(self, means: Float[Tensor, "classes dim"]) -> None:
-        """Take all scatters about these points instead of the means, in place.
+        """Move the reference points of all scatters from the current means to the given ones.
 
-        Statistics that are centered alike merge by summing counts, spreads and scatters.
+        Statistics with the same reference points merge by summing counts and scatters, which is
+        how they are reduced over processes.
+
+        Args:
+            means: New reference points, stored as ``means``.
         """
-        self._add_rows(self._shifts(means))
+        self._add_mean_shifts(self._mean_shifts(means))
         self.means.copy_(means)
 
+    def select(self, classes: Integer[Tensor, "selected"]) -> "ClassStatistics":
+        """Return the statistics of some classes; all others must be without samples.
+
+        Args:
+            classes: Indices of the classes to keep.
+        """
+        tiles = self.scatter_tiles
+        return ClassStatistics(
+            counts=self.counts[classes],
+            means=self.means[classes],
+            sum_sq_dev=self.sum_sq_dev[classes],
+            within=self.within,
+            scatter_tiles=None if tiles is None else [tile[classes] for tile in tiles],
+            input_eps=self.input_eps,
+            rejected=self.rejected,
+        )
+
     def _moments(self) -> Moments:
-        return (
-            "per_class" if self.panels is not None else "sums" if self.within is None else "pooled"
-        )
+        if self.scatter_tiles is not None:
+            return "per_class"
+        return "sums" if self.within is None else "pooled"
 
-    def _shifts(self, means: Tensor) -> Tensor:
-        """√n_c (μ_c − m_c): the one row a class that moves its scatter from its mean to another point."""
-        return (
-            torch.where((self.counts > 0)[:, None], self.means - means, 0)
-            * self.counts.sqrt()[:, None]
-        )
+    def _mean_shifts(self, means: Tensor) -> Tensor:
+        """√n_c (μ_c − m_c): the row per class that moves its scatter from its mean to m_c."""
+        differences = torch.where((self.counts > 0)[:, None], self.means - means, 0)
+        return differences * self.counts.sqrt()[:, None]
 
-    def _add_rows(self, rows: Tensor) -> None:
-        """Add r_c r_cᵀ to the scatter of each class."""
-        self.spreads.add_(rows.square().sum(1))
+    def _add_mean_shifts(self, mean_shifts: Tensor) -> None:
+        """Add s_c s_cᵀ to the scatter of each class."""
+        self.sum_sq_dev.add_(mean_shifts.square().sum(1))
         if self.within is not None:
-            self.within.addmm_(rows.T, rows)
-        if self.panels is not None:
-            _add_to_panels(self.panels, rows.new_full((0,), 0, dtype=torch.long), rows[:0], rows)
+            self.within.addmm_(mean_shifts.T, mean_shifts)
+        if self.scatter_tiles is not None:
+            no_labels = torch.empty(0, dtype=torch.long, device=mean_shifts.device)
+            add_scatter(self.scatter_tiles, no_labels, mean_shifts[:0], mean_shifts)
 
 
 def empty_statistics(
@@ -210,14 +239,18 @@ def empty_statistics(
     moments: Moments = "sums",
     device: torch.device | str | None = None,
 ) -> ClassStatistics:
-    """Statistics of no samples yet.
+    """Return statistics of zero samples.
 
     Args:
-        num_classes: K.
-        dim: d.
-        moments: ``"sums"`` keeps K·d numbers, ``"pooled"`` adds a d × d scatter of all classes together,
-            ``"per_class"`` keeps one for each class (:func:`panel_bytes` says how much that is).
-        device: where to accumulate; it must have float64.
+        num_classes: Number of classes K.
+        dim: Dimension d of the features.
+        moments: ``"sums"`` keeps K·d numbers, ``"pooled"`` adds one d × d within-class scatter,
+            ``"per_class"`` keeps one scatter per class (see
+            :func:`protosphere.geometry.scatter_tiles.tile_bytes` for the memory it takes).
+        device: Device to accumulate on; it must support float64.
+
+    Returns:
+        Accumulators filled with zeros.
 
     >>> statistics = empty_statistics(2, 3)
     >>> statistics.add(torch.tensor([[2.0, 0.0, 0.0], [0.0, 3.0, 0.0]]), torch.tensor([1, 1]))
@@ -228,110 +261,13 @@ def empty_statistics(
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=device)
 
+    tiles = empty_tiles(num_classes, dim, device=device) if moments == "per_class" else None
     return ClassStatistics(
         counts=zeros(num_classes),
         means=zeros(num_classes, dim),
-        spreads=zeros(num_classes),
+        sum_sq_dev=zeros(num_classes),
         within=zeros(dim, dim) if moments == "pooled" else None,
-        panels=empty_panels(num_classes, dim, device=device) if moments == "per_class" else None,
-        resolution=zeros(),
+        scatter_tiles=tiles,
+        input_eps=zeros(),
         rejected=torch.zeros((), dtype=torch.long, device=device),
     )
-
-
-def empty_panels(
-    num_classes: int, dim: int, *, device: torch.device | str | None = None
-) -> list[Tensor]:
-    """Room for the lower triangle of one d × d scatter a class."""
-    return [
-        torch.zeros(
-            num_classes,
-            min(_PANEL, dim - top),
-            min(top + _PANEL, dim),
-            dtype=torch.float64,
-            device=device,
-        )
-        for top in range(0, dim, _PANEL)
-    ]
-
-
-def panel_bytes(num_classes: int, dim: int) -> int:
-    """The memory that the scatters of single classes take.
-
-    >>> round(panel_bytes(1000, 2048) / 2**30, 1)
-    16.6
-    """
-    rows = (min(_PANEL, dim - top) * min(top + _PANEL, dim) for top in range(0, dim, _PANEL))
-    return 8 * num_classes * sum(rows)
-
-
-def check_batch(features: Tensor, labels: Tensor, dim: int) -> None:
-    """Raise ValueError unless these are samples of this dimension with a label each."""
-    if features.ndim != 2 or features.shape[1] != dim or not features.is_floating_point():
-        raise ValueError(
-            f"features must be a floating matrix (samples, {dim}); got {tuple(features.shape)} of {features.dtype}"
-        )
-    if (
-        labels.shape != features.shape[:1]
-        or labels.is_floating_point()
-        or labels.dtype == torch.bool
-    ):
-        raise ValueError(
-            f"labels must hold one class index per sample, shape ({len(features)},); "
-            f"got {tuple(labels.shape)} of {labels.dtype}"
-        )
-
-
-def _assemble(panels: Sequence[Tensor], dim: int) -> Tensor:
-    """The whole symmetric matrix from its panels."""
-    matrix = panels[0].new_zeros(dim, dim)
-    for index, panel in enumerate(panels):
-        top = index * _PANEL
-        matrix[top : top + panel.shape[0], : panel.shape[1]] = panel
-        matrix[: panel.shape[1], top : top + panel.shape[0]] = panel.T
-    return matrix
-
-
-def _add_to_panels(
-    panels: Sequence[Tensor], labels: Tensor, deviations: Tensor, bridges: Tensor
-) -> None:
-    """Add dᵀd over the deviations of each class, and r rᵀ of its row of ``bridges``, to the classes' scatters.
-
-    Samples are laid out class by class, padded to the largest class among those served by one batched product.
-    Labels past the last class are left out.
-    """
-    classes, dim = bridges.shape
-    order = labels.argsort(stable=True)
-    counts = torch.bincount(labels, minlength=classes + 1)[:classes].cpu()
-    starts = counts.cumsum(0) - counts
-    present = torch.nonzero((counts > 0) | (bridges != 0).any(1).cpu()).squeeze(1)
-    present = present[counts[present].argsort(descending=True, stable=True)]
-    while len(present):
-        rows = int(counts[present[0]])
-        taken = max(1, _PADDED // (8 * dim * (rows + 1)))
-        chosen, present = present[:taken].sort().values, present[taken:]
-        slots = torch.arange(rows)
-        filled = slots < counts[chosen][:, None]
-        where = torch.where(filled, slots + starts[chosen][:, None], 0).to(bridges.device)
-        padded = bridges.new_zeros(len(chosen), rows + 1, dim)
-        padded[:, -1] = bridges[chosen.to(bridges.device)]
-        if rows:
-            padded[:, :-1] = torch.where(
-                filled.to(bridges.device)[..., None], deviations[order[where]], 0
-            )
-        _add_products(panels, chosen, padded)
-
-
-def _add_products(panels: Sequence[Tensor], chosen: Tensor, rows: Tensor) -> None:
-    """Add rowsᵀ rows of each chosen class to its panels."""
-    for index, panel in enumerate(panels):
-        left = rows[:, :, index * _PANEL : index * _PANEL + panel.shape[1]].mT
-        right = rows[:, :, : panel.shape[2]]
-        if len(chosen) == panel.shape[0]:
-            panel.baddbmm_(left, right)
-            continue
-        # The products of all chosen classes at once could be as large as the panels themselves.
-        step = max(1, _PADDED // (8 * panel[0].numel()))
-        for begin in range(0, len(chosen), step):
-            part = slice(begin, begin + step)
-            panel.index_add_(0, chosen[part].to(panel.device), left[part] @ right[part])

@@ -1,4 +1,4 @@
-"""Frames of class prototypes: the simplex ETF, the nearest one to given means, and codes where no simplex fits."""
+"""Fixed class prototypes: simplex ETF, nearest simplex ETF, and spherical codes."""
 
 import math
 
@@ -10,21 +10,22 @@ from protosphere.geometry.sphere import compute_dtype, normalize
 
 
 def simplex_etf(num_classes: int, dim: int, *, seed: int = 0) -> Float[Tensor, "classes dim"]:
-    """A simplex equiangular tight frame: unit vectors as far apart as K vectors can be, in a random orientation.
+    """Return a simplex equiangular tight frame in a random orientation.
 
-    E = √(K/(K−1)) V Uᵀ with cosines −1/(K−1), where V (K × (K−1)) is an orthonormal basis of the complement of
-    the ones vector and U (d × (K−1)) is Haar-distributed with orthonormal columns. It exists for every d ≥ K − 1.
+    E = √(K/(K−1)) V Uᵀ with pairwise cosines −1/(K−1), where V (K × (K−1)) is an orthonormal basis
+    of the complement of the ones vector and U (d × (K−1)) is Haar-distributed with orthonormal
+    columns. It exists for every d ≥ K − 1.
 
     Args:
-        num_classes: K, at least 2.
-        dim: d, at least K − 1; :func:`spherical_code` takes smaller ones.
-        seed: chooses the orientation.
+        num_classes: Number of classes K, at least 2.
+        dim: Dimension d, at least K − 1; use :func:`spherical_code` for smaller ones.
+        seed: Seed of the random orientation.
 
     Returns:
-        One prototype a row, in float64.
+        One unit vector per row, in float64.
 
     Raises:
-        ValueError: fewer than two classes, or a dimension too small for the simplex.
+        ValueError: There are fewer than two classes, or the dimension is too small for a simplex.
 
     >>> frame = simplex_etf(3, 8)
     >>> (frame @ frame.T).round(decimals=4)
@@ -35,8 +36,8 @@ def simplex_etf(num_classes: int, dim: int, *, seed: int = 0) -> Float[Tensor, "
     _check_classes(num_classes)
     if dim < num_classes - 1:
         raise ValueError(
-            f"a simplex of {num_classes} classes needs at least {num_classes - 1} dimensions; got {dim} "
-            "(spherical_code spreads prototypes as far as fewer dimensions allow)"
+            f"a simplex of {num_classes} classes needs at least {num_classes - 1} dimensions, "
+            f"got {dim}; spherical_code works in fewer dimensions"
         )
     return _simplex(num_classes) @ _haar(dim, num_classes - 1, seed).mT
 
@@ -47,23 +48,25 @@ def nearest_etf(
     previous: Float[Tensor, "classes dim"] | None = None,
     proximity: float = 0.0,
 ) -> Float[Tensor, "classes dim"]:
-    """The simplex ETF closest to given class means, optionally held back towards an earlier one.
+    """Return the simplex ETF closest to given class means, with an optional proximal term.
 
-    argmin_E ‖M − E‖² + λ‖E − E₀‖² over simplex ETFs. All of them have the same norm, so this maximizes
-    ⟨E, M + λE₀⟩, and the polar factor of one thin SVD gives it in closed form: U = A Bᵀ where
-    (M + λE₀)ᵀ V = A Σ Bᵀ.
+    argmin_E ‖M − E‖² + λ‖E − E₀‖² over simplex ETFs. All of them have the same norm, so this
+    maximizes ⟨E, M + λE₀⟩, and the polar factor of one thin SVD gives the solution in closed form:
+    U = A Bᵀ where (M + λE₀)ᵀ V = A Σ Bᵀ.
 
     Args:
-        class_means: M, one a row; only directions relative to each other matter unless there is a ``previous``.
-        previous: E₀, the frame not to move far from.
-        proximity: λ, how much that counts.
+        class_means: Class means M, one per row. Without ``previous`` a common offset and a common
+            scale have no effect.
+        previous: Frame E₀ of the proximal term.
+        proximity: Weight λ of the proximal term.
 
     Returns:
-        One prototype a row, in the dtype of the means (float32 or wider), calculated in float64.
+        One unit vector per row, computed in float64 and returned in the dtype of the class means
+        (float32 or wider).
 
     Raises:
-        ValueError: values that are not finite, a shape in which no simplex exists, a negative proximity, or a
-            proximity without a previous frame.
+        ValueError: Values are not finite, no simplex exists for the shape, or ``proximity`` is
+            negative or given without ``previous``.
 
     >>> frame = simplex_etf(4, 6)
     >>> noisy = 3 * frame + 0.1 * torch.ones_like(frame)
@@ -72,20 +75,21 @@ def nearest_etf(
     """
     if class_means.ndim != 2 or class_means.shape[1] < len(class_means) - 1:
         raise ValueError(
-            "class_means must be a matrix (num_classes, dim) with dim ≥ num_classes − 1, or no simplex exists; "
-            f"got shape {tuple(class_means.shape)}"
+            "class_means must have shape (num_classes, dim) with dim ≥ num_classes − 1, "
+            f"got {tuple(class_means.shape)}"
         )
     _check_classes(len(class_means))
     _check_finite(class_means, "class_means")
     if not 0 <= proximity < math.inf:
-        raise ValueError(f"proximity must be a finite number, at least 0; got {proximity}")
+        raise ValueError(f"proximity must be a finite non-negative number, got {proximity}")
     if proximity > 0 and previous is None:
-        raise ValueError("proximity needs a previous frame; got none")
+        raise ValueError("proximity requires a previous frame, got none")
     target = class_means.double()
     if previous is not None:
         if previous.shape != class_means.shape:
             raise ValueError(
-                f"previous must have the shape of class_means, {tuple(class_means.shape)}; got {tuple(previous.shape)}"
+                f"previous must have the shape of class_means, {tuple(class_means.shape)}, "
+                f"got {tuple(previous.shape)}"
             )
         _check_finite(previous, "previous")
         target = target + proximity * previous.double()
@@ -98,23 +102,24 @@ def nearest_etf(
 def spherical_code(
     num_classes: int, dim: int, *, seed: int = 0, steps: int = 2000
 ) -> Float[Tensor, "classes dim"]:
-    """Unit vectors whose largest cosine is as small as d dimensions allow.
+    """Return unit vectors that minimize the largest pairwise cosine.
 
-    argmin over unit vectors of max_{i≠j} cos(w_i, w_j). Three cases, the first two in closed form and optimal (Rankin):
-    K ≤ d + 1, the simplex, −1/(K−1); K ≤ 2d, K − d simplices in orthogonal subspaces, 0; beyond, the best found by
-    descent on a log-sum-exp of the cosines that is sharpened from smooth to almost a maximum.
+    argmin over unit vectors of max_{i≠j} cos(w_i, w_j). The first two of three cases have a closed
+    form that is optimal (Rankin): for K ≤ d + 1 the simplex, with cosine −1/(K−1); for K ≤ 2d,
+    K − d simplices in orthogonal subspaces, with cosine 0. For larger K, gradient descent on a
+    log-sum-exp of the cosines whose sharpness increases during the descent.
 
     Args:
-        num_classes: K, at least 2.
-        dim: d, at least 1 (at least 2 for three classes and more).
-        seed: chooses the orientation and the starting point.
-        steps: of the descent, where there is one.
+        num_classes: Number of classes K, at least 2.
+        dim: Dimension d, at least 1, or at least 2 for three or more classes.
+        seed: Seed of the random orientation and of the initial vectors.
+        steps: Number of gradient steps, where gradient descent is needed.
 
     Returns:
-        One prototype a row, in float64.
+        One unit vector per row, in float64.
 
     Raises:
-        ValueError: fewer than two classes, more than two on a line, or no steps.
+        ValueError: There are fewer than two classes, too few dimensions, or no steps.
 
     >>> code = spherical_code(6, 3)
     >>> float((code @ code.T - 2 * torch.eye(6)).max().round(decimals=6))
@@ -123,7 +128,7 @@ def spherical_code(
     _check_classes(num_classes)
     if dim < 1 or (dim == 1 and num_classes > 2):
         raise ValueError(
-            f"{num_classes} classes need at least {min(num_classes - 1, 2)} dimensions; got {dim}"
+            f"{num_classes} classes need at least {min(num_classes - 1, 2)} dimensions, got {dim}"
         )
     if num_classes <= dim + 1:
         return simplex_etf(num_classes, dim, seed=seed)
@@ -133,8 +138,8 @@ def spherical_code(
         blocks: Tensor = torch.block_diag(*(_simplex(size) for size in sizes))
         return blocks @ _haar(dim, dim, seed).mT
     if steps < 1:
-        raise ValueError(f"steps must be at least 1; got {steps}")
-    # Small codes have shallow local minima, and starting again is cheap.
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    # Small codes have poor local minima, and restarts are cheap.
     starts = 5 if num_classes <= 50 else 1
     with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad():
         codes = [
@@ -144,7 +149,7 @@ def spherical_code(
 
 
 def _simplex(num_classes: int) -> Tensor:
-    """√(K/(K−1)) V: the simplex in its own K − 1 dimensions (Helmert's basis: column j sets j + 1 against 0…j)."""
+    """√(K/(K−1)) V, the simplex in K − 1 dimensions, from the Helmert basis."""
     order = torch.arange(1, num_classes, dtype=torch.float64, device="cpu")
     basis = torch.ones(num_classes, num_classes - 1, dtype=torch.float64, device="cpu").triu()
     basis.diagonal(-1).copy_(-order)
@@ -152,46 +157,47 @@ def _simplex(num_classes: int) -> Tensor:
 
 
 def _haar(rows: int, columns: int, seed: int) -> Tensor:
-    """Orthonormal columns, uniformly distributed: QR of a Gaussian matrix with the signs of R's diagonal fixed."""
+    """Haar-distributed orthonormal columns: QR of a Gaussian matrix, signs of diag(R) fixed."""
     generator = torch.Generator().manual_seed(seed)
     gaussian = torch.randn(rows, columns, dtype=torch.float64, device="cpu", generator=generator)
     q, r = torch.linalg.qr(gaussian)
-    columns_of_fixed_sign: Tensor = q * r.diagonal().sign()
-    return columns_of_fixed_sign
+    orthonormal: Tensor = q * r.diagonal().sign()
+    return orthonormal
 
 
 def _descend(num_classes: int, dim: int, seed: int, steps: int) -> Tensor:
+    """The best code that one run of Adam visits."""
     generator = torch.Generator().manual_seed(seed)
     code = torch.randn(num_classes, dim, dtype=torch.float64, device="cpu", generator=generator)
     code = normalize(code).requires_grad_()
-    best, least = code.detach().clone(), math.inf
-    itself = torch.eye(num_classes, dtype=torch.bool, device="cpu")
+    best_code, best_cosine = code.detach().clone(), math.inf
+    diagonal = torch.eye(num_classes, dtype=torch.bool, device="cpu")
     optimizer = torch.optim.Adam([code], lr=0.1)
     for step in range(steps):
         progress = step / steps
         sharpness = 10 * 1000**progress
         optimizer.param_groups[0]["lr"] = 0.1 * (1 - progress) ** 2
         unit = normalize(code)
-        pairs = (unit @ unit.mT).masked_fill(itself, -math.inf)
+        pairs = (unit @ unit.mT).masked_fill(diagonal, -math.inf)
         largest = float(pairs.detach().max())
-        if largest < least:
-            best, least = unit.detach().clone(), largest
+        if largest < best_cosine:
+            best_code, best_cosine = unit.detach().clone(), largest
         optimizer.zero_grad()
         (pairs * sharpness).flatten().logsumexp(0).div(sharpness).backward()
         optimizer.step()
         with torch.no_grad():
             code.copy_(normalize(code))
-    return best
+    return best_code
 
 
 def _check_classes(num_classes: int) -> None:
     if num_classes < 2:
-        raise ValueError(f"a frame needs at least 2 classes; got {num_classes}")
+        raise ValueError(f"num_classes must be at least 2, got {num_classes}")
 
 
 def _check_finite(values: Tensor, name: str) -> None:
     if not bool(torch.isfinite(values).all()):
         bad = int((~torch.isfinite(values)).any(1).sum())
         raise ValueError(
-            f"{name} must be finite; got NaN or infinity in {bad} of {len(values)} rows"
+            f"{name} must be finite, got NaN or infinity in {bad} of {len(values)} rows"
         )

@@ -1,4 +1,4 @@
-"""Spectra of symmetric matrices: entropies, effective ranks, and eigenvalues of many classes at once."""
+"""Spectra of symmetric matrices: entropy, effective rank and parallel eigenvalues."""
 
 import os
 from collections import deque
@@ -18,29 +18,35 @@ Result = TypeVar("Result")
 
 
 def entropy(spectrum: Float[Tensor, "values"]) -> Float[Tensor, ""]:
-    """The entropy of a spectrum as a distribution, in nats.
+    """Return the Shannon entropy, in nats, of a spectrum normalized to sum to one.
 
-    H = −Σ_i p_i ln p_i, p_i = s_i / Σ_j s_j over the positive values; 0 for a spectrum of zeros.
+    H = −Σ_i p_i ln p_i, p_i = s_i / Σ_j s_j over the positive values; 0 for a zero spectrum.
+
+    Args:
+        spectrum: Eigenvalues; negative ones are treated as zero.
+
+    Returns:
+        Scalar tensor.
 
     >>> entropy(torch.tensor([1.0, 1.0, 0.0]))
     tensor(0.6931)
     """
     values = spectrum.clamp(min=0)
     total = values.sum()
-    shares = values / torch.where(total > 0, total, 1)
-    return -torch.xlogy(shares, shares).sum()
+    probabilities = values / torch.where(total > 0, total, 1)
+    return -torch.xlogy(probabilities, probabilities).sum()
 
 
 def effective_rank(spectrum: Float[Tensor, "values"]) -> Float[Tensor, ""]:
-    """How many directions a spectrum fills.
+    """Return the effective rank of a matrix from its spectrum.
 
-    erank = exp(H), between 1 and the number of positive values; 0 for a spectrum of zeros.
+    erank = exp(H), between 1 and the number of positive values; 0 for a zero spectrum.
 
     Args:
-        spectrum: eigenvalues of a covariance; negative ones are rounding and count as zero.
+        spectrum: Eigenvalues of a covariance; negative ones are rounding errors and count as zero.
 
     Returns:
-        One number.
+        Scalar tensor.
 
     >>> round(float(effective_rank(torch.tensor([2.0, 2.0, 2.0, 0.0]))), 6)
     3.0
@@ -52,10 +58,10 @@ def effective_rank(spectrum: Float[Tensor, "values"]) -> Float[Tensor, ""]:
 
 
 def symmetric_eigenvalues(matrix: Float[Tensor, "size size"]) -> Float[Tensor, "size"]:
-    """The eigenvalues of a symmetric matrix, of which the lower triangle is read, in rising order.
+    """Return the eigenvalues of a symmetric matrix in ascending order; reads the lower triangle.
 
-    On the CPU through NumPy: its LAPACK takes two thirds of the time of torch's here, and its number of threads can be
-    set, which :func:`over_classes` needs.
+    On the CPU it calls NumPy, whose LAPACK takes two thirds of the time of PyTorch's here and
+    whose number of threads can be limited, as :func:`thread_map` requires.
     """
     if matrix.device.type != "cpu":
         values: Tensor = torch.linalg.eigvalsh(matrix)
@@ -64,16 +70,20 @@ def symmetric_eigenvalues(matrix: Float[Tensor, "size size"]) -> Float[Tensor, "
 
 
 @contextmanager
-def over_classes(
+def thread_map(
     function: Callable[[Item], Result], items: Iterable[Item]
 ) -> Iterator[Iterator[Result]]:
-    """Apply a NumPy function to items, one core an item; the results come in order.
+    """Apply a NumPy function to items in one thread per core, and yield the results in order.
 
-    Eigenvalues of one matrix of a few hundred rows hardly gain from a second core; two matrices do. The linear
-    algebra is held to one thread each inside the block. At most two items a core are in work, so that memory stays
-    bounded.
+    One eigenvalue problem of a few hundred rows hardly gains from a second core; two of them do.
+    Inside the block each BLAS call is limited to one thread. At most two items per core are in
+    flight, which bounds the memory.
+
+    Args:
+        function: Function of one item; it should release the GIL.
+        items: Inputs, consumed lazily.
     """
-    # Imported here: it looks through the libraries of the process, which takes time that help should not take.
+    # Imported here because it inspects the loaded libraries, which slows down the import.
     from threadpoolctl import threadpool_limits  # noqa: PLC0415
 
     workers = (
@@ -82,10 +92,10 @@ def over_classes(
     iterator = iter(items)
 
     def results(pool: ThreadPoolExecutor) -> Iterator[Result]:
-        waiting = deque(pool.submit(function, item) for item in islice(iterator, 2 * workers))
-        while waiting:
-            yield waiting.popleft().result()
-            waiting.extend(pool.submit(function, item) for item in islice(iterator, 1))
+        pending = deque(pool.submit(function, item) for item in islice(iterator, 2 * workers))
+        while pending:
+            yield pending.popleft().result()
+            pending.extend(pool.submit(function, item) for item in islice(iterator, 1))
 
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
         yield results(pool)

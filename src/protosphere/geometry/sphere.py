@@ -1,4 +1,4 @@
-"""The unit sphere: safe normalization, and cosines that keep their precision."""
+"""The unit sphere: safe normalization and accurate cosines."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def compute_dtype(*tensors: Tensor) -> torch.dtype:
-    """The dtype to calculate in: the widest of the inputs, and never narrower than float32.
+    """Return the dtype to compute in: the widest of the inputs, at least float32.
 
     >>> compute_dtype(torch.zeros(1, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.float16))
     torch.float32
@@ -21,25 +21,25 @@ def compute_dtype(*tensors: Tensor) -> torch.dtype:
 
 
 def min_norm(dtype: torch.dtype) -> float:
-    """The length below which a vector counts as zero: the root of the smallest normal number.
+    """Return the norm below which a vector counts as zero: √(smallest normal number).
 
-    Below it the squared length is no longer a normal number, and the direction cannot be trusted.
+    Below it the squared norm is subnormal and the direction is inaccurate.
     """
     return math.sqrt(torch.finfo(dtype).tiny)
 
 
 def inverse_norms(vectors: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows"]:
-    """1 / ‖v‖ for each vector in float32 or wider, and 0 where the vector counts as zero."""
+    """Return 1/‖v‖ of each vector, in float32 or wider; 0 where the vector counts as zero."""
     dtype = compute_dtype(vectors)
-    lengths = torch.linalg.vector_norm(vectors.to(dtype), dim=-1)
-    present = (lengths > min_norm(dtype)) & torch.isfinite(lengths)
-    return torch.where(present, 1 / torch.where(present, lengths, 1), 0)
+    norms = torch.linalg.vector_norm(vectors.to(dtype), dim=-1)
+    nonzero = (norms > min_norm(dtype)) & torch.isfinite(norms)
+    return torch.where(nonzero, 1 / torch.where(nonzero, norms, 1), 0)
 
 
 class _Normalize(torch.autograd.Function):
-    """v ↦ v/‖v‖, whose backward projects to the tangent space last and divides by ‖v‖ only once.
+    """v ↦ v/‖v‖ with a backward that projects to the tangent space and divides by ‖v‖ once.
 
-    Autograd through the division would form 1/‖v‖³, which overflows for short float32 vectors.
+    Autograd through the division would form 1/‖v‖³, which overflows for small float32 vectors.
     """
 
     generate_vmap_rule = True
@@ -57,9 +57,8 @@ class _Normalize(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> Tensor:
         vectors, unit, inverse = ctx.saved_tensors
-        if (
-            torch.is_grad_enabled()
-        ):  # A gradient of the gradient needs to know that lengths depend on the vectors.
+        if torch.is_grad_enabled():
+            # Second derivatives must see that the norms depend on the vectors.
             inverse = inverse_norms(vectors).unsqueeze(-1)
         with torch.autocast(gradient.device.type, enabled=False):
             radial = torch.linalg.vecdot(gradient, unit).unsqueeze(-1)
@@ -68,16 +67,15 @@ class _Normalize(torch.autograd.Function):
 
 
 def normalize(vectors: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
-    """Put every vector on the unit sphere.
+    """Normalize vectors to unit length.
 
-    u = v / ‖v‖, calculated and returned in float32 or wider.
+    u = v / ‖v‖, computed and returned in float32 or wider.
 
-    A finite vector shorter than the root of the smallest normal number (1.1e-19 in float32, 1.5e-154 in float64), or
-    so long that its length overflows, has no direction that can be calculated: it maps to zero and receives a zero
-    gradient.
+    A finite vector whose norm is below :func:`min_norm` (1.1e-19 in float32, 1.5e-154 in float64)
+    or overflows has no direction that can be computed: it maps to zero and gets a zero gradient.
 
     Args:
-        vectors: any number of leading axes; the last one is the dimension of the sphere's space.
+        vectors: Vectors along the last dimension, with any number of leading dimensions.
 
     Returns:
         Unit vectors (or zeros) of the same shape.
@@ -92,7 +90,7 @@ def normalize(vectors: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]
 
 
 class _Product(torch.autograd.Function):
-    """a bᵀ, forward and backward outside autocast: products in bfloat16 would cost the gradient its digits."""
+    """a bᵀ, forward and backward outside autocast: bfloat16 products would lose precision."""
 
     generate_vmap_rule = True
 
@@ -118,7 +116,15 @@ class _Product(torch.autograd.Function):
 def inner_products(
     left: Float[Tensor, "rows dim"], right: Float[Tensor, "columns dim"]
 ) -> Float[Tensor, "rows columns"]:
-    """All inner products of two sets of vectors, in float32 or wider even under autocast."""
+    """Return all inner products of two sets of vectors, in float32 or wider even under autocast.
+
+    Args:
+        left: One vector per row.
+        right: One vector per row, with the same dimension.
+
+    Returns:
+        Matrix with one row per vector of ``left`` and one column per vector of ``right``.
+    """
     dtype = compute_dtype(left, right)
     products: Tensor = _Product.apply(left.to(dtype), right.to(dtype))
     return products
@@ -127,26 +133,26 @@ def inner_products(
 def cosines(
     left: Float[Tensor, "rows dim"], right: Float[Tensor, "columns dim"]
 ) -> Float[Tensor, "rows columns"]:
-    """The matrix of cosines between two sets of vectors, in float32 or wider.
+    """Return all cosines between two sets of vectors, in float32 or wider.
 
     cos_ij = a_i·b_j / (‖a_i‖ ‖b_j‖), and 0 where either vector is zero.
 
     Args:
-        left: one vector a row.
-        right: one vector a row, of the same dimension.
+        left: One vector per row.
+        right: One vector per row, with the same dimension.
 
     Returns:
-        One row for each vector of ``left``, one column for each of ``right``.
+        Matrix with one row per vector of ``left`` and one column per vector of ``right``.
 
     Raises:
-        ValueError: the two are not matrices of the same width.
+        ValueError: The inputs are not matrices with the same number of columns.
 
     >>> cosines(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0], [3.0, 0.0]]))
     tensor([[0., 1.]])
     """
     if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
         raise ValueError(
-            "cosines need two matrices of the same width, one vector a row; "
+            "left and right must be matrices with the same number of columns, "
             f"got shapes {tuple(left.shape)} and {tuple(right.shape)}"
         )
     return inner_products(normalize(left), normalize(right))
@@ -155,27 +161,27 @@ def cosines(
 def squared_chords(
     left: Float[Tensor, "rows dim"], right: Float[Tensor, "rows dim"]
 ) -> Float[Tensor, "rows"]:
-    """Squared distance on the sphere between vectors of the same row.
+    """Return the squared chord between the directions of corresponding rows.
 
-    q_i = ‖u_i − v_i‖² = 2 − 2 cos(u_i, v_i), and 2 where either vector is zero. Accurate for vectors that nearly
-    coincide, where 1 − cos has no digits left: 1 − cos = q/2 and sin² = q(1 − q/4).
+    q_i = ‖u_i − v_i‖² = 2 − 2 cos(u_i, v_i), and 2 where either vector is zero. Accurate for nearly
+    equal directions, where 1 − cos cancels: 1 − cos = q/2 and sin² = q(1 − q/4).
 
     Args:
-        left: one vector a row.
-        right: as many vectors of the same dimension.
+        left: One vector per row.
+        right: Matrix of the same shape.
 
     Returns:
-        One value a row, in float32 or wider.
+        One value per row, in float32 or wider.
 
     Raises:
-        ValueError: the two are not matrices of one shape.
+        ValueError: The inputs are not matrices of the same shape.
 
     >>> squared_chords(torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 5.0]]))
     tensor([2.])
     """
     if left.shape != right.shape or left.ndim != 2:
         raise ValueError(
-            "squared_chords needs two matrices of one shape, one pair of vectors a row; "
+            "left and right must be matrices of the same shape, "
             f"got shapes {tuple(left.shape)} and {tuple(right.shape)}"
         )
     dtype = compute_dtype(left, right)
@@ -185,7 +191,7 @@ def squared_chords(
 def unit_squared_chords(
     left: Float[Tensor, "rows dim"], right: Float[Tensor, "rows dim"]
 ) -> Float[Tensor, "rows"]:
-    """The same between vectors that :func:`normalize` has made."""
-    # ‖u − 0‖² would be 1, but a zero vector stands at a right angle to everything.
-    lengths = (torch.linalg.vector_norm(vectors.detach(), dim=-1) for vectors in (left, right))
-    return torch.where(torch.minimum(*lengths) == 0, 2, (left - right).square().sum(-1))
+    """:func:`squared_chords` of vectors that are already unit (or zero)."""
+    # ‖u − 0‖² would be 1, but a zero vector has cosine 0 with everything.
+    norms = (torch.linalg.vector_norm(vectors.detach(), dim=-1) for vectors in (left, right))
+    return torch.where(torch.minimum(*norms) == 0, 2, (left - right).square().sum(-1))

@@ -1,46 +1,51 @@
-"""Measuring neural collapse: every metric, from features at hand or streamed, and when training reaches it.
+"""Metrics of neural collapse: from stored features, streamed batches, and logged training runs.
 
-The parts are imported on first use: :mod:`protosphere.metrics.convergence` and :mod:`protosphere.metrics.catalog`
-are pure Python and stay usable without torch.
+Names are imported on first use: :mod:`protosphere.metrics.catalog`, ``verdicts`` and
+``convergence`` are pure Python and work without importing torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from protosphere.metrics.catalog import CHEAP, DEFINITIONS, Definition, at_collapse, attainable
-    from protosphere.metrics.frame import UndefinedMetricError
-    from protosphere.metrics.measurement import Measurement, examine, measure
+    from protosphere.metrics.catalog import CATALOG, CHEAP, at_collapse, attainable
+    from protosphere.metrics.centered import UndefinedMetricError
+    from protosphere.metrics.definition import MetricDefinition
+    from protosphere.metrics.measurement import Measurement, measure, measure_detailed
     from protosphere.metrics.streaming import NeuralCollapse
 
-_HOMES = {
+_MODULES = {
+    "CATALOG": "catalog",
     "CHEAP": "catalog",
-    "DEFINITIONS": "catalog",
-    "Definition": "catalog",
     "Measurement": "measurement",
+    "MetricDefinition": "definition",
     "NeuralCollapse": "streaming",
-    "UndefinedMetricError": "frame",
+    "UndefinedMetricError": "centered",
     "at_collapse": "catalog",
     "attainable": "catalog",
-    "examine": "measurement",
     "measure": "measurement",
+    "measure_detailed": "measurement",
 }
 
 __all__ = [
+    "CATALOG",
     "CHEAP",
-    "DEFINITIONS",
-    "Definition",
     "Measurement",
+    "MetricDefinition",
     "NeuralCollapse",
     "UndefinedMetricError",
     "at_collapse",
     "attainable",
-    "examine",
     "measure",
+    "measure_detailed",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"protosphere.metrics.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"protosphere.metrics.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'protosphere.metrics' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,4 +1,4 @@
-"""What class means and prototypes tell of each other: matrix mutual information ratio and entropy difference ratio."""
+"""Matrix mutual information ratio (MIR) and entropy difference ratio (HDR)."""
 
 from typing import Literal, NamedTuple
 
@@ -9,76 +9,100 @@ from torch import Tensor
 from protosphere.geometry.class_statistics import ClassStatistics
 from protosphere.geometry.spectrum import entropy, symmetric_eigenvalues
 from protosphere.geometry.sphere import normalize
-from protosphere.metrics.frame import Frame, UndefinedMetricError
+from protosphere.metrics.centered import CenteredVectors, UndefinedMetricError
 
 Form = Literal["centered", "published"]
 
-# The sample mean below which its direction, which the published form subtracts, is noise.
-_NO_DIRECTION = 1e-6
+# Norm of the sample mean below which its direction, which the published form uses, is noise.
+_MIN_SAMPLE_MEAN = 1e-6
+_MIN_ENTROPY = 1e-9
 
 
 class Information(NamedTuple):
-    """The two ratios."""
+    """The two ratios of one pair of Gram matrices.
+
+    Attributes:
+        mir: Matrix mutual information ratio.
+        hdr: Matrix entropy difference ratio.
+    """
 
     mir: Float[Tensor, ""]
     hdr: Float[Tensor, ""]
 
 
+def mir(information: Information) -> Float[Tensor, ""]:
+    """MIR. At collapse 1/(K−1) + (K−2) ln(K−2)/((K−1) ln(K−1))."""
+    return information.mir
+
+
+def hdr(information: Information) -> Float[Tensor, ""]:
+    """HDR. At collapse 0."""
+    return information.hdr
+
+
 def matrix_information(
-    statistics: ClassStatistics, weights: Frame, means: Frame, *, form: Form = "centered"
+    statistics: ClassStatistics,
+    weights: CenteredVectors,
+    means: CenteredVectors,
+    *,
+    form: Form = "centered",
 ) -> Information:
-    """MIR and HDR between the Gram matrices of the class means, G_M, and of the prototypes, G_W.
+    """Return MIR and HDR of the Gram matrices of the class means, G_M, and of the prototypes, G_W.
 
-    H(G) = −tr(G/K ln G/K), MIR = (H_W + H_M − H(G_W∘G_M))/min(H_W, H_M), HDR = |H_W − H_M|/max(H_W, H_M).
+    H(G) = −tr(G/K ln G/K), MIR = (H_W + H_M − H(G_W∘G_M))/min(H_W, H_M),
+    HDR = |H_W − H_M|/max(H_W, H_M).
 
-    ``"centered"``: class means minus their mean, to unit length; prototypes to unit length, minus their mean, to unit
-    length. At collapse, with ReLU features too, HDR = 0 and MIR = 1/(K−1) + (K−2) ln(K−2)/((K−1) ln(K−1)).
+    ``"centered"``: centered class means, normalized; normalized prototypes, centered, normalized
+    again. At collapse, also with ReLU features, HDR = 0 and
+    MIR = 1/(K−1) + (K−2) ln(K−2)/((K−1) ln(K−1)).
 
-    ``"published"``, as the authors of the paper computed what its table prints: prototypes to unit length, not centered;
-    unit class means minus the sample mean of unit features *normalized to length one*, to unit length. With
-    non-negative features at their best HDR = 0.050 and 0.300, MIR = 0.952 and 0.997 for K = 10 and 100; at exact
-    collapse the sample mean is zero and they have no value.
+    ``"published"``, as the authors of the paper computed the values in its table: normalized
+    prototypes, not centered; unit class means minus the *normalized* sample mean of unit features,
+    normalized. With non-negative features at their optimum HDR = 0.050 and 0.300, MIR = 0.952 and
+    0.997 for K = 10 and 100. At exact collapse the sample mean is zero and they are undefined.
 
     Args:
-        statistics: of the samples, on the sphere.
-        weights: the prototypes.
-        means: the class means.
-        form: which of the two.
+        statistics: Class statistics on the unit sphere.
+        weights: Prototypes.
+        means: Class means.
+        form: Which of the two definitions to use.
+
+    Returns:
+        The two ratios.
 
     Raises:
-        UndefinedMetricError: two classes (0/0), a class mean without direction, or no sample mean to subtract.
+        UndefinedMetricError: There are two classes (0/0), a class mean has no direction, or the
+            published form has no sample mean to subtract.
 
     Reference:
-        Song et al., Unveiling the dynamics of information interplay in supervised learning, ICML 2024.
+        Song et al., Unveiling the dynamics of information interplay in supervised learning,
+        ICML 2024.
     """
     if len(means) < 3:
-        raise UndefinedMetricError(
-            "entropies of two classes are zero and have no ratio; MIR and HDR need three classes"
-        )
+        raise UndefinedMetricError("requires three classes: both entropies of two classes are zero")
     if form == "centered":
-        of_weights = Frame(
-            normalize(weights.vectors), "prototypes", weights.vectors.new_tensor(0.0)
-        ).cosines
-        return _ratios(of_weights, means.cosines)
+        unit_weights = CenteredVectors(
+            normalize(weights.vectors), weights.name, weights.vectors.new_tensor(0.0)
+        )
+        return _ratios(unit_weights.cosines, means.cosines)
     sample_mean = (statistics.counts[:, None] * statistics.means).sum(0) / statistics.counts.sum()
-    if not bool(torch.linalg.vector_norm(sample_mean) >= _NO_DIRECTION):
+    if not bool(torch.linalg.vector_norm(sample_mean) >= _MIN_SAMPLE_MEAN):
         raise UndefinedMetricError(
-            "the published MIR and HDR subtract the direction of the sample mean, which is zero"
+            "the published form subtracts the direction of the sample mean, which is zero"
         )
     directions = normalize(weights.vectors)
-    moved = normalize(normalize(means.vectors) - normalize(sample_mean))
-    return _ratios(directions @ directions.T, moved @ moved.T)
+    shifted = normalize(normalize(means.vectors) - normalize(sample_mean))
+    return _ratios(directions @ directions.T, shifted @ shifted.T)
 
 
-def _ratios(weights: Tensor, means: Tensor) -> Information:
-    of_weights, of_means, of_both = (
-        entropy(symmetric_eigenvalues(gram)) for gram in (weights, means, weights * means)
+def _ratios(weights_gram: Tensor, means_gram: Tensor) -> Information:
+    of_weights, of_means, joint = (
+        entropy(symmetric_eigenvalues(gram))
+        for gram in (weights_gram, means_gram, weights_gram * means_gram)
     )
     smaller, larger = torch.minimum(of_weights, of_means), torch.maximum(of_weights, of_means)
-    if not bool(smaller > 1e-9):
-        raise UndefinedMetricError(
-            "MIR and HDR need vectors in more than one direction; all lie on one line"
-        )
+    if not bool(smaller > _MIN_ENTROPY):
+        raise UndefinedMetricError("all class means or all prototypes lie on one line")
     return Information(
-        mir=(of_weights + of_means - of_both) / smaller, hdr=(of_weights - of_means).abs() / larger
+        mir=(of_weights + of_means - joint) / smaller, hdr=(of_weights - of_means).abs() / larger
     )

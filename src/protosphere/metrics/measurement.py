@@ -1,4 +1,4 @@
-"""Measure features that are at hand, in memory or on disk: every metric, in two visits to each sample."""
+"""``measure``: every metric of stored features, in memory or on disk, in two passes."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -9,22 +9,34 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
+from protosphere.geometry.checks import check_at_least, check_features, check_labels, is_floating
 from protosphere.geometry.class_statistics import ClassStatistics, Space
-from protosphere.metrics.catalog import Sign, select
-from protosphere.metrics.frame import name_classes
-from protosphere.metrics.suite import Evidence, Suite, evaluate
-from protosphere.metrics.two_pass import Progress, Report, Source, first_visit, second_visit
+from protosphere.metrics.catalog import select
+from protosphere.metrics.centered import list_indices
+from protosphere.metrics.compute import MetricInputs, compute_metrics
+from protosphere.metrics.definition import Sign
+from protosphere.metrics.sample_source import Progress, ProgressCounter, SampleSource
+from protosphere.metrics.two_pass import first_pass, second_pass
+
+Features = Float[Tensor, "samples dim"] | np.ndarray | Sequence[Sequence[float]]
+Labels = Integer[Tensor, "samples"] | np.ndarray | Sequence[int]
+Prototypes = Float[Tensor, "classes dim"] | np.ndarray | Sequence[Sequence[float]]
+Bias = Float[Tensor, "classes"] | np.ndarray | Sequence[float]
+
+_SECOND_PASS = {"nc1_trace", "nc4_agreement"}
+_MEMMAP_BUDGET = 1 << 30
+_MAX_LABEL = 2**63 - 1
 
 
 class Measurement(NamedTuple):
-    """What :func:`examine` found.
+    """Result of :func:`measure_detailed`.
 
     Attributes:
-        values: the metrics, by name, in the order of the catalog.
-        absent: for each metric without a value the reason, one sentence.
-        statistics: of the classes that were measured, where they were calculated.
-        classes: their indices as the labels have them.
-        sign: whether any feature was negative.
+        values: Metric values by name, in the order of the catalog.
+        absent: Why each other selected metric has no value, by name.
+        statistics: Statistics of the measured classes, on the device they were computed on.
+        classes: Labels of the measured classes.
+        sign: ``"non-negative"`` if no feature is negative, else ``"any"``.
     """
 
     values: dict[str, float]
@@ -35,42 +47,76 @@ class Measurement(NamedTuple):
 
 
 def measure(
-    features: Float[Tensor, "samples dim"] | np.ndarray,
-    labels: Integer[Tensor, "samples"] | np.ndarray,
-    prototypes: Float[Tensor, "classes dim"] | np.ndarray | None = None,
-    **options: Any,
+    features: Features,
+    labels: Labels,
+    prototypes: Prototypes | None = None,
+    *,
+    bias: Bias | None = None,
+    num_classes: int | None = None,
+    space: Space = "sphere",
+    metrics: str | Sequence[str] = "all",
+    classes: Literal["all", "present"] = "all",
+    device: torch.device | str | None = None,
+    memory_budget: int | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, float]:
-    """Measure how near features and prototypes are to neural collapse.
+    """Measure how close features and prototypes are to neural collapse.
 
-    Every metric of :data:`protosphere.metrics.DEFINITIONS` that has a value on these samples; the others are absent.
+    Returns every selected metric of :data:`protosphere.metrics.CATALOG` that has a value for these
+    samples; :func:`measure_detailed` also says why others are absent. The effective ranks of a
+    class are computed from the smaller of its n_c × n_c Gram matrix and its d × d scatter, one
+    class per core.
 
     Args:
-        features: one sample a row, in memory or memory-mapped, of any floating dtype. On a GPU they are measured there.
-        labels: the class of each sample, from 0.
-        prototypes: one a class, as ``nn.Linear.weight``; without them metrics of prototypes are absent.
-        **options: as of :func:`examine`: ``bias``, ``num_classes``, ``space``, ``metrics``, ``classes``,
-            ``device``, ``memory_budget``, ``progress``.
+        features: One sample per row, as a tensor, NumPy array (may be memory-mapped) or nested
+            sequence of floating-point numbers.
+        labels: Class index of each sample, starting from 0.
+        prototypes: One prototype per class, as ``nn.Linear.weight``. Without them, metrics of
+            prototypes are absent.
+        bias: Bias of the head, one number per class; only with ``space="raw"``.
+        num_classes: Number of classes K. By default the number of prototypes, or the largest
+            label plus one.
+        space: ``"sphere"`` normalizes features and prototypes; ``"raw"`` uses them unchanged.
+        metrics: ``"all"``, ``"cheap"``, or groups and names of metrics.
+        classes: ``"all"`` requires a sample of every class; ``"present"`` measures the classes
+            that have samples.
+        device: Device to compute on. By default the device of the features.
+        memory_budget: Bytes of features to gather from disk at a time. By default 1 GiB for
+            memory-mapped features; others are read in place.
+        progress: Function called with the completed fraction, between 0 and 1.
 
     Returns:
-        Values by name, in the order of the catalog.
+        Metric values by name, in the order of the catalog.
 
     Raises:
-        ValueError: the input does not fit together, is not finite, or a class has no sample.
+        ValueError: Inputs do not match or are not finite, or a class has no sample.
 
     >>> features = torch.eye(3).repeat(4, 1)
-    >>> found = measure(features, torch.arange(12) % 3, torch.eye(3))
-    >>> round(found["inter_effective_rank"], 6), found["nc1_ratio"], found["nc4_agreement"]
+    >>> values = measure(features, torch.arange(12) % 3, torch.eye(3))
+    >>> round(values["inter_effective_rank"], 6), values["nc1_ratio"], values["nc4_agreement"]
     (2.0, 0.0, 1.0)
     """
-    return examine(features, labels, prototypes, **options).values
+    return measure_detailed(
+        features,
+        labels,
+        prototypes,
+        bias=bias,
+        num_classes=num_classes,
+        space=space,
+        metrics=metrics,
+        classes=classes,
+        device=device,
+        memory_budget=memory_budget,
+        progress=progress,
+    ).values
 
 
-def examine(
-    features: Float[Tensor, "samples dim"] | np.ndarray,
-    labels: Integer[Tensor, "samples"] | np.ndarray,
-    prototypes: Float[Tensor, "classes dim"] | np.ndarray | None = None,
+def measure_detailed(
+    features: Features,
+    labels: Labels,
+    prototypes: Prototypes | None = None,
     *,
-    bias: Float[Tensor, "classes"] | np.ndarray | None = None,
+    bias: Bias | None = None,
     num_classes: int | None = None,
     space: Space = "sphere",
     metrics: str | Sequence[str] = "all",
@@ -79,68 +125,99 @@ def examine(
     memory_budget: int | None = None,
     progress: Progress | None = None,
 ) -> Measurement:
-    """:func:`measure`, with the statistics of the classes, and why each absent metric is absent.
-
-    The ranks of a class come from the smaller of its n_c × n_c Gram matrix and its d × d scatter, one class a core.
+    """Measure neural collapse, with class statistics and the reasons for absent metrics.
 
     Args:
-        features: as of :func:`measure`.
-        labels: as of :func:`measure`.
-        prototypes: as of :func:`measure`.
-        bias: of the head, one a class; only for ``space="raw"``.
-        num_classes: K; without it as many as there are prototypes, or the largest label plus one.
-        space: ``"sphere"`` takes features and prototypes to unit length; ``"raw"`` leaves both.
-        metrics: ``"all"``, ``"cheap"``, groups, or names.
-        classes: ``"all"`` asks for a sample of every class; ``"present"`` measures the classes that have one.
-        device: where to calculate; without it where the features are.
-        memory_budget: bytes of features to gather from disk at a time, class group by class group. Without it 1 GiB if
-            the features are memory-mapped; features in memory are read where they are.
-        progress: called with the share that is done, between 0 and 1.
+        features: See :func:`measure`.
+        labels: See :func:`measure`.
+        prototypes: See :func:`measure`.
+        bias: See :func:`measure`.
+        num_classes: See :func:`measure`.
+        space: See :func:`measure`.
+        metrics: See :func:`measure`.
+        classes: See :func:`measure`.
+        device: See :func:`measure`.
+        memory_budget: See :func:`measure`.
+        progress: See :func:`measure`.
 
     Returns:
-        A :class:`Measurement`.
+        Values, reasons, statistics, measured classes and the sign of the features.
 
     Raises:
-        ValueError: as of :func:`measure`.
+        ValueError: Inputs do not match or are not finite, or a class has no sample.
+
+    >>> result = measure_detailed([[1.0, 0.0], [0.0, 1.0]], [0, 1])
+    >>> result.absent["instance_alignment"]
+    'no class has two samples'
     """
     names = select(metrics)
-    targets = _check(features, labels, prototypes, bias, space)
-    heads = [_as_tensor(part) for part in (prototypes, bias)]
-    total = num_classes or next(
-        (len(part) for part in heads if part is not None), int(targets.max()) + 1
-    )
-    targets, present = _relabeled(targets, total, classes)
-    weights, offsets = (None if part is None else part[present] for part in heads)
+    sample_array = _as_array("features", features)
+    label_array = _as_array("labels", labels)
+    check_features(sample_array)
+    num_samples, dim = sample_array.shape
+    if not num_samples or not dim:
+        raise ValueError(
+            f"features must have at least one sample and one dimension, got {(num_samples, dim)}"
+        )
+    check_labels(label_array, num_samples)
+    _check_choices(space, classes)
+    weights, offsets = _check_head(prototypes, bias, dim, space)
+    targets = label_array.detach().cpu().numpy() if isinstance(label_array, Tensor) else label_array
+    total = _num_classes(num_classes, weights, offsets, targets)
+    targets, present = _compact_labels(targets, total, classes)
+    weights, offsets = (None if part is None else part[present] for part in (weights, offsets))
 
-    where = (
-        torch.device(device)
-        if device
-        else features.device
-        if isinstance(features, Tensor)
-        else torch.device("cpu")
+    if device is None and isinstance(sample_array, Tensor):
+        device = sample_array.device
+    source = SampleSource(_numpy_view(sample_array), torch.device(device or "cpu"), space)
+    if memory_budget is None and isinstance(sample_array, np.memmap):
+        memory_budget = _MEMMAP_BUDGET
+    two_passes = bool(_SECOND_PASS & set(names))
+    counter = ProgressCounter(progress, num_samples * (1 + two_passes))
+    statistics, class_spectra, lowest = first_pass(
+        source,
+        targets,
+        len(present),
+        memory_budget=memory_budget,
+        with_spectra="intra_effective_rank" in names,
+        counter=counter,
     )
-    source = Source(_as_array(features), where, space)
-    if memory_budget is None and isinstance(features, np.memmap):
-        memory_budget = 1 << 30
-    again = bool({"nc1_trace", "nc4_agreement"} & set(names))
-    report = Report(progress, len(targets) * (1 + again))
-
-    wanted = "intra_effective_rank" in names
-    statistics, spectra, lowest = first_visit(
-        source, targets, len(present), memory_budget, wanted, report
-    )
-    evidence = Evidence(statistics, weights, offsets, space, spectra)
-    if again:
-        evidence = second_visit(source, targets, evidence, report)
-    suite: Suite = evaluate(evidence, names)
-    values = {name: float(value) for name, value in suite.values.items()}
+    inputs = MetricInputs(statistics, weights, offsets, space, class_spectra)
+    if two_passes:
+        inputs = second_pass(source, targets, inputs, counter)
+    results = compute_metrics(inputs, names)
     return Measurement(
-        values, suite.absent, statistics, present.tolist(), "non-negative" if lowest >= 0 else "any"
+        values={name: float(value) for name, value in results.values.items()},
+        absent=results.absent,
+        statistics=statistics,
+        classes=present.tolist(),
+        sign="non-negative" if lowest >= 0 else "any",
     )
 
 
-def _as_array(features: Tensor | np.ndarray) -> Tensor | np.ndarray:
-    """NumPy's view of a tensor in memory, where NumPy has the dtype."""
+def _as_array(name: str, values: Any) -> Tensor | np.ndarray:
+    """Tensors and arrays unchanged; lists and other array-likes as NumPy arrays."""
+    if isinstance(values, Tensor | np.ndarray):
+        return values
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} must be an array or equal-length sequences of numbers, "
+            f"got {type(values).__name__}: {error}"
+        ) from error
+
+
+def _as_tensor(array: Tensor | np.ndarray) -> Tensor:
+    if isinstance(array, Tensor):
+        return array.detach()
+    # A copy, because the array may be read-only or have a foreign byte order; heads are small.
+    dtype = array.dtype.newbyteorder("=") if array.itemsize <= 8 else np.float64
+    return torch.from_numpy(np.array(array, dtype=dtype))
+
+
+def _numpy_view(features: Tensor | np.ndarray) -> Tensor | np.ndarray:
+    """A NumPy view of a CPU tensor if NumPy supports the dtype."""
     if isinstance(features, Tensor):
         features = features.detach()
         if features.device.type == "cpu" and features.dtype != torch.bfloat16:
@@ -148,97 +225,78 @@ def _as_array(features: Tensor | np.ndarray) -> Tensor | np.ndarray:
     return features
 
 
-def _as_tensor(part: Tensor | np.ndarray | None) -> Tensor | None:
-    if part is None or isinstance(part, Tensor):
-        return part
-    # A copy, since the array may be mapped read-only or have the bytes of another machine; prototypes are small.
-    return torch.from_numpy(
-        np.array(part, dtype=part.dtype.newbyteorder("=") if part.itemsize <= 8 else np.float64)
-    )
-
-
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-def _is_float(part: Tensor | np.ndarray) -> bool:
-    return part.dtype in _FLOATS if isinstance(part, Tensor) else part.dtype.kind == "f"
-
-
-def _check(
-    features: Tensor | np.ndarray,
-    labels: Tensor | np.ndarray,
-    prototypes: Any,
-    bias: Any,
-    space: Space,
-) -> np.ndarray:
-    """Raise ValueError unless the input fits together; returns the labels."""
-    shape = tuple(features.shape)
-    if len(shape) != 2 or not all(shape) or not _is_float(features):
-        raise ValueError(
-            "features must be a matrix (samples, dim) of float16, bfloat16, float32 or float64, with samples; "
-            f"got {shape} of {features.dtype}"
-        )
-    if isinstance(labels, Tensor):
-        whole = not (
-            labels.is_floating_point()
-            or labels.is_complex()
-            or labels.is_quantized
-            or labels.dtype == torch.bool
-        )
-    else:
-        whole = labels.dtype.kind in "iu"
-    if tuple(labels.shape) != shape[:1] or not whole:
-        raise ValueError(
-            f"labels must hold one class index per sample, shape ({shape[0]},); "
-            f"got {tuple(labels.shape)} of {labels.dtype}"
-        )
+def _check_choices(space: str, classes: str) -> None:
     if space not in ("sphere", "raw"):
-        raise ValueError(f"space must be 'sphere' or 'raw'; got {space!r}")
-    for name, part in (("prototypes", prototypes), ("bias", bias)):
-        if part is not None and not _is_float(part):
-            raise ValueError(f"{name} must be floating numbers; got {part.dtype}")
-        tensor = _as_tensor(part)
-        if tensor is not None and not bool(torch.isfinite(tensor).all()):
-            raise ValueError(f"{name} must be finite; got NaN or infinity")
-    if prototypes is not None and (len(prototypes.shape) != 2 or prototypes.shape[1] != shape[1]):
-        raise ValueError(
-            f"prototypes must be a matrix (classes, {shape[1]}); got {tuple(prototypes.shape)}"
-        )
-    if bias is not None:
-        if space != "raw":
-            raise ValueError(
-                "a bias must come with space='raw': on the sphere a classifier is the cosine alone"
-            )
-        if len(bias.shape) != 1 or (prototypes is not None and len(bias) != len(prototypes)):
-            raise ValueError(f"bias must hold one number per class; got shape {tuple(bias.shape)}")
-    return labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-
-
-def _relabeled(targets: np.ndarray, total: int, classes: str) -> tuple[np.ndarray, np.ndarray]:
-    """Labels among the classes that are measured, and those classes."""
+        raise ValueError(f"space must be 'sphere' or 'raw', got {space!r}")
     if classes not in ("all", "present"):
-        raise ValueError(f"classes must be 'all' or 'present'; got {classes!r}")
-    least, most = int(targets.min()), int(targets.max())
-    if least < 0 or most >= total:
+        raise ValueError(f"classes must be 'all' or 'present', got {classes!r}")
+
+
+def _check_head(
+    prototypes: Any, bias: Any, dim: int, space: Space
+) -> tuple[Tensor | None, Tensor | None]:
+    """Check prototypes and bias, and return them as tensors."""
+    if bias is not None and space != "raw":
+        raise ValueError("bias requires space='raw', because cosines have no bias")
+    tensors: list[Tensor | None] = []
+    for name, values in (("prototypes", prototypes), ("bias", bias)):
+        if values is None:
+            tensors.append(None)
+            continue
+        array = _as_array(name, values)
+        if not is_floating(array):
+            raise ValueError(f"{name} must be floating-point numbers, got {array.dtype}")
+        tensor = _as_tensor(array)
+        if not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{name} must be finite, got NaN or infinity")
+        tensors.append(tensor)
+    weights, offsets = tensors
+    if weights is not None and (weights.ndim != 2 or weights.shape[1] != dim):
+        raise ValueError(f"prototypes must have shape (classes, {dim}), got {tuple(weights.shape)}")
+    if offsets is not None and (
+        offsets.ndim != 1 or (weights is not None and len(offsets) != len(weights))
+    ):
+        raise ValueError(f"bias must hold one number per class, got shape {tuple(offsets.shape)}")
+    return weights, offsets
+
+
+def _num_classes(
+    num_classes: int | None, weights: Tensor | None, offsets: Tensor | None, labels: np.ndarray
+) -> int:
+    head = next((part for part in (weights, offsets) if part is not None), None)
+    if num_classes is None:
+        return int(labels.max()) + 1 if head is None else len(head)
+    check_at_least("num_classes", num_classes, 2)
+    if head is not None and len(head) != num_classes:
         raise ValueError(
-            f"labels must lie in 0..{total - 1} for {total} classes; got {least if least < 0 else most}"
+            f"num_classes must match the head, which has {len(head)} classes, got {num_classes}"
         )
-    if most >= 2**63:
-        raise ValueError(f"labels must lie below 2**63; got {most}")
-    # By sorting: a label of a thousand million must not ask for as many counts.
-    present, renamed = np.unique(targets.astype(np.int64), return_inverse=True)
+    return num_classes
+
+
+def _compact_labels(
+    labels: np.ndarray, num_classes: int, classes: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels as indices into the measured classes, and those classes."""
+    lowest, highest = int(labels.min()), int(labels.max())
+    if lowest < 0 or highest >= num_classes:
+        raise ValueError(
+            f"labels must be between 0 and {num_classes - 1} for {num_classes} classes, "
+            f"got {lowest if lowest < 0 else highest}"
+        )
+    if highest > _MAX_LABEL:
+        raise ValueError(f"labels must be less than 2**63, got {highest}")
+    # By sorting: counting would allocate memory for every label up to the largest.
+    present, compact = np.unique(labels.astype(np.int64), return_inverse=True)
     if len(present) < 2:
-        raise ValueError(f"collapse is about two classes or more; got samples of {len(present)}")
-    if classes == "all" and len(present) < total:
-        there = set(present.tolist())
-        few = list(
-            islice(
-                (label for label in range(total) if label not in there),
-                min(5, total - len(present)),
-            )
-        )
-        names = name_classes(few, total - len(present), "has none")
+        raise ValueError(f"labels must contain at least two classes, got {len(present)}")
+    if classes == "all" and len(present) < num_classes:
+        num_missing = num_classes - len(present)
+        with_samples = set(present.tolist())
+        missing = (label for label in range(num_classes) if label not in with_samples)
+        listed = list(islice(missing, min(5, num_missing)))
         raise ValueError(
-            f"every class must have a sample, or classes='present' leave it out; {names}"
+            "every class needs a sample unless classes='present'; "
+            + list_indices(listed, num_missing, "has none")
         )
-    return renamed, present
+    return compact, present

@@ -1,4 +1,4 @@
-"""``NeuralCollapse``: the metrics as a ``torchmetrics.Metric``, streamed, in memory that the samples do not fill."""
+"""``NeuralCollapse``: the metrics as a ``torchmetrics.Metric``, updated batch by batch."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -9,81 +9,74 @@ import torch.distributed
 from jaxtyping import Float, Integer
 from torch import Tensor
 
+from protosphere.geometry.checks import check_at_least, check_features, check_labels
 from protosphere.geometry.class_statistics import (
     ClassStatistics,
     Moments,
     Space,
-    check_batch,
-    empty_panels,
     empty_statistics,
-    panel_bytes,
 )
-from protosphere.metrics.catalog import DEFINITIONS, select
-from protosphere.metrics.frame import named
-from protosphere.metrics.suite import Evidence, evaluate
+from protosphere.geometry.scatter_tiles import empty_tiles, tile_bytes
+from protosphere.metrics.catalog import CATALOG, select
+from protosphere.metrics.centered import list_classes
+from protosphere.metrics.compute import MetricInputs, compute_metrics
 
 try:
     from torchmetrics import Metric
 except ImportError as error:  # pragma: no cover
     raise ImportError(
-        'NeuralCollapse needs torchmetrics: pip install "protosphere[metrics]"'
+        'NeuralCollapse requires torchmetrics: pip install "protosphere[metrics]"'
     ) from error
 
-Prototypes = Tensor | Callable[[], Tensor]
+Parameters = Tensor | Callable[[], Tensor]
 
-# Batches are put by until there are so many samples: adding them costs the same for one sample as for thousands.
-_PUT_BY = 8192
-
-
-class _Held:
-    """Holds a tensor or a function by reference, copies included: what the prototypes are at ``compute`` counts."""
-
-    def __init__(self, value: Prototypes | None) -> None:
-        self._value = value
-
-    def __deepcopy__(self, _: dict[int, Any]) -> "_Held":
-        return self
-
-    def get(self) -> Tensor | None:
-        return (
-            self._value if isinstance(self._value, Tensor) or self._value is None else self._value()
-        )
+# Batches are buffered until they have this many samples, because an update of the statistics
+# costs almost the same for one sample as for thousands.
+_BUFFER_SIZE = 8192
 
 
 class NeuralCollapse(Metric):
-    """How near features and prototypes are to neural collapse, from batches.
+    """Streaming metrics of neural collapse.
 
-    ``update(features, labels)`` adds a batch; ``compute()`` gives a dictionary of values by name. The numbers are those
-    of :func:`protosphere.metrics.measure` on all samples at once, whatever the batches, their order and the number of
-    processes; ``nc4_agreement`` alone is not among them, since it needs a second look at the samples.
+    ``update(features, labels)`` adds a batch and ``compute()`` returns a dictionary of values. The
+    values equal those of :func:`protosphere.metrics.measure` on all samples at once, for any batch
+    size, order and number of processes. ``nc4_agreement`` is not available, because it needs a
+    second pass over the samples.
 
-    What is kept depends on what is asked for: K·d numbers for metrics that class sums give (``metrics="cheap"``), d²
-    more for ``nc1_trace``, and about K·d²/2 for ``intra_effective_rank``; and copies of the last few thousand samples,
-    which are added together. All in float64, but for those copies.
+    The memory depends on the selected metrics: K·d numbers for ``metrics="cheap"``, d² more for
+    ``nc1_trace``, and about K·d²/2 for ``intra_effective_rank``, all in float64, plus a buffer of
+    the last few thousand samples.
 
     Args:
-        dim: d, the width of the features.
-        num_classes: K.
-        prototypes: one a class, as ``head.prototypes`` or ``nn.Linear.weight``; or a function that returns them. Held
-            by reference, so that the prototypes of the moment count. Without them, metrics of prototypes are absent.
-        bias: of the head, likewise; only with ``space="raw"``.
-        space: ``"sphere"`` takes features and prototypes to unit length; ``"raw"`` leaves both.
-        metrics: ``"all"``, ``"cheap"``, groups (``"alignment"``, ``"nc1"`` …) or names.
-        classes: ``"all"`` takes metrics of all class means as undefined, so absent, until each class has been seen;
-            ``"present"`` measures the classes seen so far.
-        ignore_index: samples with this label are passed over.
-        memory_budget: bytes that the scatters of single classes may take.
-        **options: of ``torchmetrics.Metric``.
+        dim: Dimension d of the features.
+        num_classes: Number of classes K.
+        prototypes: One prototype per class, as ``head.prototypes`` or ``nn.Linear.weight``, or a
+            function that returns them. They are held by reference and read at ``compute()``.
+            Without them, metrics of prototypes are absent.
+        bias: Bias of the head or a function that returns it; only with ``space="raw"``.
+        space: ``"sphere"`` normalizes features and prototypes; ``"raw"`` uses them unchanged.
+        metrics: ``"all"``, ``"cheap"``, or groups (``"alignment"``, ``"nc1"`` …) and names.
+        classes: With ``"all"``, metrics of class means are absent until every class has a sample;
+            ``"present"`` measures the classes that have samples.
+        ignore_index: Samples with this label are ignored.
+        memory_budget: Maximum number of bytes for the scatter matrices of all classes.
+        **options: Options of ``torchmetrics.Metric``.
+
+    Attributes:
+        absent: After ``compute()``, why each other selected metric has no value.
+        statistics: Class statistics so far (counts, means, within-class scatter).
 
     Raises:
-        ValueError: the scatters of single classes are asked for and exceed the budget, or an argument makes no sense.
+        ValueError: An argument is invalid, or the scatter matrices exceed the memory budget.
 
-    >>> metric = NeuralCollapse(dim=3, num_classes=3, prototypes=torch.eye(3), metrics=["nc2_simplex", "alignment"])
+    >>> metric = NeuralCollapse(3, 3, torch.eye(3), metrics=["nc2_simplex", "alignment"])
     >>> metric.update(torch.eye(3), torch.arange(3))
     >>> {name: round(float(value), 6) for name, value in metric.compute().items()}
     {'nc2_simplex': 0.0, 'weight_class_alignment': 0.0, 'weight_instance_alignment': 0.0}
     >>> metric.absent
-    {'instance_alignment': 'alignment between samples needs two of one class; no class has two'}
+    {'instance_alignment': 'no class has two samples'}
+    >>> metric.statistics.counts.tolist()
+    [1.0, 1.0, 1.0]
     """
 
     is_differentiable = False
@@ -92,21 +85,21 @@ class NeuralCollapse(Metric):
 
     counts: Tensor
     means: Tensor
-    spreads: Tensor
-    resolution: Tensor
+    sum_sq_dev: Tensor
+    input_eps: Tensor
     rejected: Tensor
     options: Tensor
-    panels: list[Tensor]
-    waiting_features: list[Tensor]
-    waiting_labels: list[Tensor]
+    scatter_tiles: list[Tensor]
+    buffered_features: list[Tensor]
+    buffered_labels: list[Tensor]
 
     def __init__(
         self,
         dim: int,
         num_classes: int,
-        prototypes: Prototypes | None = None,
+        prototypes: Parameters | None = None,
         *,
-        bias: Prototypes | None = None,
+        bias: Parameters | None = None,
         space: Space = "sphere",
         metrics: str | Sequence[str] = "all",
         classes: Literal["all", "present"] = "all",
@@ -115,241 +108,289 @@ class NeuralCollapse(Metric):
         **options: Any,
     ) -> None:
         super().__init__(**{"compute_with_cache": False, **options})
-        if dim < 1 or num_classes < 2:
-            raise ValueError(
-                f"NeuralCollapse needs dim ≥ 1 and num_classes ≥ 2; got dim={dim}, num_classes={num_classes}"
-            )
-        if space not in ("sphere", "raw") or classes not in ("all", "present"):
-            raise ValueError(
-                f"space must be 'sphere' or 'raw', and classes 'all' or 'present'; got {space!r} and {classes!r}"
-            )
-        if bias is not None and space != "raw":
-            raise ValueError(
-                "a bias must come with space='raw': on the sphere a classifier is the cosine alone"
-            )
+        check_at_least("dim", dim, 1)
+        check_at_least("num_classes", num_classes, 2)
+        if space not in ("sphere", "raw"):
+            raise ValueError(f"space must be 'sphere' or 'raw', got {space!r}")
+        if classes not in ("all", "present"):
+            raise ValueError(f"classes must be 'all' or 'present', got {classes!r}")
+        self._check_bias_space(bias, space)
         self.dim, self.num_classes, self.space = dim, num_classes, space
-        self.classes, self.ignore_index = classes, ignore_index
-        self.names = tuple(
-            name for name in select(metrics) if "samples" not in DEFINITIONS[name].needs
-        )
+        self.metrics, self.classes, self.ignore_index = metrics, classes, ignore_index
+        self.names = tuple(name for name in select(metrics) if "samples" not in CATALOG[name].needs)
+        if not self.names:
+            raise ValueError(
+                f"metrics must not need a second pass over the samples, got {metrics!r}; "
+                "use measure() instead"
+            )
         self.absent: dict[str, str] = {}
-        self._prototypes, self._bias = _Held(prototypes), _Held(bias)
-        needs = frozenset[str]().union(*(DEFINITIONS[name].needs for name in self.names))
+        self._prototypes, self._bias = _Reference(prototypes), _Reference(bias)
+        needs = frozenset[str]().union(*(CATALOG[name].needs for name in self.names))
         self.moments: Moments = (
             "per_class" if "per_class" in needs else "pooled" if "pooled" in needs else "sums"
         )
-        asked = panel_bytes(num_classes, dim)
-        if self.moments == "per_class" and asked > memory_budget:
+        required = tile_bytes(num_classes, dim)
+        if self.moments == "per_class" and required > memory_budget:
             raise ValueError(
-                f"intra_effective_rank of {num_classes} classes in {dim} dimensions must keep {asked / 2**30:.1f} GiB, "
-                f"which memory_budget must allow; got {memory_budget / 2**30:.1f} GiB. Raise it, choose other metrics, "
-                "or store the features and use measure()"
+                f"intra_effective_rank of {num_classes} classes in {dim} dimensions requires "
+                f"memory_budget ≥ {required / 2**30:.1f} GiB, got {memory_budget / 2**30:.1f} GiB; "
+                "raise it, select other metrics, or store the features and use measure()"
             )
-        start = empty_statistics(
-            num_classes, dim, moments="pooled" if self.moments == "pooled" else "sums"
-        )
-        for name in ("counts", "means", "spreads", "within", "resolution", "rejected"):
-            value = getattr(start, name)
+        moments: Moments = "pooled" if self.moments == "pooled" else "sums"
+        initial = empty_statistics(num_classes, dim, moments=moments)
+        for name in ("counts", "means", "sum_sq_dev", "within", "input_eps", "rejected"):
+            value = getattr(initial, name)
             if value is not None:
                 self.add_state(name, value)
-        # Metrics that differ in these alone must not be taken for one by a MetricCollection.
+        # A MetricCollection must not merge metrics that differ in these settings only.
         self.add_state("options", torch.tensor([int(space == "sphere"), ignore_index]))
-        self.add_state("waiting_features", [])
-        self.add_state("waiting_labels", [])
+        self.add_state("buffered_features", [])
+        self.add_state("buffered_labels", [])
         if self.moments == "per_class":
-            # A list, because a tensor would be kept twice: as the state and as what it is reset to.
-            self.add_state("panels", [])
+            # A list, because torchmetrics keeps a second copy of tensor states as their default.
+            self.add_state("scatter_tiles", [])
+
+    @property
+    def statistics(self) -> ClassStatistics:
+        """Class statistics of all samples so far on this process, buffered ones included.
+
+        The tensors are the state of the metric: clone them to keep them across updates, and do
+        not change them. ``statistics.means`` are the class means in ``space``.
+        """
+        with torch.inference_mode(False), torch.no_grad():
+            return self._flush()
 
     def update(
         self, features: Float[Tensor, "samples dim"], labels: Integer[Tensor, "samples"]
     ) -> None:
-        """Add a batch. No gradient flows; on a GPU nothing waits, unless scatters of single classes are kept.
+        """Add a batch; no gradients are kept.
+
+        Does not synchronize with a GPU unless class scatters are accumulated.
+
+        Args:
+            features: One sample per row, in any floating-point dtype.
+            labels: Class index of each sample.
 
         Raises:
-            ValueError: features and labels do not fit; or, on the CPU, a label is neither a class nor ``ignore_index``.
+            ValueError: Shapes or dtypes do not match, or, on the CPU, a label is out of range.
         """
-        check_batch(features, labels, self.dim)
-        labels = (
-            labels.long()
-        )  # Narrower integers would wrap the numbers that they are compared with.
+        check_features(features, dim=self.dim)
+        check_labels(labels, len(features))
+        # Narrow integer types would overflow in the comparisons below.
+        labels = labels.long()
         if labels.device.type == "cpu":
-            wrong = (labels < 0) | (labels >= self.num_classes)
-            self._refuse(int((wrong & (labels != self.ignore_index)).sum()))
-        # Tensors made in inference mode could not be updated outside it.
+            out_of_range = (labels < 0) | (labels >= self.num_classes)
+            self._check_rejected(int((out_of_range & (labels != self.ignore_index)).sum()))
+        # Tensors created in inference mode could not be updated outside of it.
         with torch.inference_mode(False), torch.no_grad():
-            self._own()
-            if self.waiting_features and self.waiting_features[0].dtype != features.dtype:
-                self._statistics()
-            self.waiting_features.append(features.detach().clone())
-            self.waiting_labels.append(labels.clone())
-            if sum(map(len, self.waiting_labels)) >= _PUT_BY:
-                self._statistics()
+            self._own_states()
+            if self.buffered_features and self.buffered_features[0].dtype != features.dtype:
+                self._flush()
+            self.buffered_features.append(features.detach().clone())
+            self.buffered_labels.append(labels.clone())
+            if sum(map(len, self.buffered_labels)) >= _BUFFER_SIZE:
+                self._flush()
 
     def compute(
         self, prototypes: Tensor | None = None, bias: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """The metrics of all samples so far; :attr:`absent` then says why others have no value.
+        """Compute the metrics of all samples so far.
 
         Args:
-            prototypes: to be taken instead of those given at construction.
-            bias: likewise.
+            prototypes: Prototypes to use instead of those given to the constructor.
+            bias: Bias to use instead of that given to the constructor.
+
+        Returns:
+            Scalar tensors by metric name, in the order of the catalog. :attr:`absent` then says
+            why other metrics have no value.
 
         Raises:
-            ValueError: labels were out of range, features were not finite, or the prototypes do not fit.
+            ValueError: Labels were out of range, features were not finite, or the prototypes or
+                the bias do not match.
         """
         with torch.inference_mode(False), torch.no_grad():
-            statistics = self._statistics()
-            self._refuse(int(self.rejected))
-            prototypes = self._fitting(
-                "prototypes", prototypes, self._prototypes, (self.num_classes, self.dim)
-            )
-            bias = self._fitting("bias", bias, self._bias, (self.num_classes,))
-            if bias is not None and self.space != "raw":
+            statistics = self._flush()
+            self._check_rejected(int(self.rejected))
+            if prototypes is None:
+                prototypes = self._prototypes.get()
+            if bias is None:
+                bias = self._bias.get()
+            self._check_parameters("prototypes", prototypes, (self.num_classes, self.dim))
+            self._check_parameters("bias", bias, (self.num_classes,))
+            self._check_bias_space(bias, self.space)
+            non_finite = ~torch.isfinite(statistics.sum_sq_dev)
+            if bool(non_finite.any()):
                 raise ValueError(
-                    "a bias must come with space='raw': on the sphere a classifier is the cosine alone"
-                )
-            lost = ~torch.isfinite(statistics.spreads)
-            if bool(lost.any()):
-                raise ValueError(
-                    f"features must be finite; those of {named(lost)} hold NaN, infinity or too long ones"
+                    "features must be finite with finite norms; "
+                    + list_classes(non_finite, "has others")
                 )
             if self.classes == "present":
                 present = torch.nonzero(statistics.counts).flatten()
-                statistics = _chosen(statistics, present)
+                statistics = statistics.select(present)
                 prototypes, bias = (
-                    None if part is None else part[present.to(part.device)]
-                    for part in (prototypes, bias)
+                    None if values is None else values[present.to(values.device)]
+                    for values in (prototypes, bias)
                 )
-            suite = evaluate(Evidence(statistics, prototypes, bias, self.space), self.names)
-        self.absent = suite.absent
-        return suite.values
+            inputs = MetricInputs(statistics, prototypes, bias, self.space)
+            results = compute_metrics(inputs, self.names)
+        self.absent = results.absent
+        return results.values
+
+    def extra_repr(self) -> str:
+        """Return the constructor arguments, for ``repr``."""
+        arguments = {
+            "dim": self.dim,
+            "num_classes": self.num_classes,
+            "prototypes": self._prototypes,
+            "bias": self._bias,
+            "space": self.space,
+            "metrics": self.metrics,
+            "classes": self.classes,
+            "ignore_index": self.ignore_index,
+        }
+        return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
 
     def set_dtype(self, dst_type: Any) -> "NeuralCollapse":  # noqa: ARG002
-        """States stay in float64, whatever the features are in."""
+        """Do nothing: the state stays in float64, whatever the dtype of the features."""
         return self
 
     def merge_state(self, incoming_state: "dict[str, Any] | Metric") -> None:
-        """Add the samples that another metric of the same kind has seen."""
+        """Add the samples of another ``NeuralCollapse`` metric.
+
+        Args:
+            incoming_state: Metric with the same classes, dimension, space and moments.
+
+        Raises:
+            ValueError: The metrics do not match.
+        """
         if not isinstance(incoming_state, NeuralCollapse) or incoming_state.space != self.space:
-            raise ValueError("merge_state needs another NeuralCollapse of the same space")
+            raise ValueError(
+                f"incoming_state must be a NeuralCollapse with space={self.space!r}, got "
+                f"{getattr(incoming_state, 'space', type(incoming_state).__name__)!r}"
+            )
         with torch.inference_mode(False), torch.no_grad():
-            self._own()
-            self._statistics().merge(incoming_state._statistics())
+            self._own_states()
+            self._flush().merge(incoming_state._flush())
         self._update_count += incoming_state._update_count
 
-    def _statistics(self) -> ClassStatistics:
-        """The states, as statistics that share their memory, with the samples that were put by."""
-        if self.moments == "per_class" and not self.panels:
-            self.panels.extend(empty_panels(self.num_classes, self.dim, device=self.device))
+    def _flush(self) -> ClassStatistics:
+        """Add buffered samples to the state, and return statistics that share its memory."""
+        if self.moments == "per_class" and not self.scatter_tiles:
+            self.scatter_tiles.extend(empty_tiles(self.num_classes, self.dim, device=self.device))
         statistics = ClassStatistics(
             counts=self.counts,
             means=self.means,
-            spreads=self.spreads,
+            sum_sq_dev=self.sum_sq_dev,
             within=getattr(self, "within", None),
-            panels=self.panels if self.moments == "per_class" else None,
-            resolution=self.resolution,
+            scatter_tiles=self.scatter_tiles if self.moments == "per_class" else None,
+            input_eps=self.input_eps,
             rejected=self.rejected,
         )
-        if self.waiting_labels:
-            features, labels = torch.cat(self.waiting_features), torch.cat(self.waiting_labels)
-            self.waiting_features.clear()
-            self.waiting_labels.clear()
+        if self.buffered_labels:
+            features, labels = torch.cat(self.buffered_features), torch.cat(self.buffered_labels)
+            self.buffered_features.clear()
+            self.buffered_labels.clear()
             statistics.add(features, labels, space=self.space, ignore_index=self.ignore_index)
         return statistics
 
-    def _own(self) -> None:
-        """Replace states that must not be changed in place.
+    def _own_states(self) -> None:
+        """Clone states that must not be changed in place.
 
-        Before samples come in, never after: in a MetricCollection metrics share their states by reference.
+        Called before samples are added and not afterwards: metrics of a MetricCollection share
+        their states by reference.
         """
         for name in self._defaults:
             state = getattr(self, name)
-            if isinstance(state, Tensor) and _borrowed(state):
+            if isinstance(state, Tensor) and _is_foreign(state):
                 setattr(self, name, state.clone())
-            elif isinstance(state, list) and any(map(_borrowed, state)):
-                state[:] = [part.clone() for part in state]
+            elif isinstance(state, list) and any(map(_is_foreign, state)):
+                state[:] = [tensor.clone() for tensor in state]
 
-    def _refuse(self, rejected: int) -> None:
+    def _check_rejected(self, rejected: int) -> None:
         if rejected:
             raise ValueError(
-                f"labels must lie in 0..{self.num_classes - 1} or be ignore_index={self.ignore_index}; "
-                f"{rejected} of the samples had others"
+                f"labels must be between 0 and {self.num_classes - 1} or "
+                f"ignore_index={self.ignore_index}, got {rejected} other labels"
             )
 
     @staticmethod
-    def _fitting(
-        name: str, given: Tensor | None, held: _Held, shape: tuple[int, ...]
-    ) -> Tensor | None:
-        value = held.get() if given is None else given
-        if value is not None and tuple(value.shape) != shape:
-            raise ValueError(f"{name} must have shape {shape}; got {tuple(value.shape)}")
-        if value is not None and not (
-            value.is_floating_point() and bool(torch.isfinite(value).all())
-        ):
-            raise ValueError(
-                f"{name} must be finite floating numbers; got {value.dtype}, or NaN or infinity"
-            )
-        return value
+    def _check_bias_space(bias: Parameters | None, space: Space) -> None:
+        if bias is not None and space != "raw":
+            raise ValueError("bias requires space='raw', because cosines have no bias")
+
+    @staticmethod
+    def _check_parameters(name: str, values: Tensor | None, shape: tuple[int, ...]) -> None:
+        if values is None:
+            return
+        if tuple(values.shape) != shape:
+            raise ValueError(f"{name} must have shape {shape}, got {tuple(values.shape)}")
+        if not values.is_floating_point():
+            raise ValueError(f"{name} must be floating-point numbers, got {values.dtype}")
+        if not bool(torch.isfinite(values).all()):
+            raise ValueError(f"{name} must be finite, got NaN or infinity")
 
     def _sync_dist(self, dist_sync_fn: Any = None, process_group: Any = None) -> None:  # noqa: ARG002
-        """Replace the states by those of all processes.
+        """Replace the state by that of all processes.
 
-        Sums in place, about common means, instead of torchmetrics' gathering: that would hold K·d² numbers for each
-        process at once.
+        All-reduces in place about common means instead of gathering as torchmetrics does, which
+        would hold K·d² numbers per process at once.
         """
         group = process_group or self.process_group
-        # The copy that torchmetrics has just made becomes the sum, and the states themselves are what it restores:
-        # other metrics of a MetricCollection may share them.
-        own = {name: getattr(self, name) for name in self._defaults}
-        for name, copied in (self._cache or copy.deepcopy(own)).items():
+        # The copy that torchmetrics has made is reduced, and the state itself is kept to be
+        # restored: other metrics of a MetricCollection may share it.
+        local = {name: getattr(self, name) for name in self._defaults}
+        for name, copied in (self._cache or copy.deepcopy(local)).items():
             setattr(self, name, copied)
-        self._cache = own
+        self._cache = local
+
+        def all_reduce(tensor: Tensor) -> Tensor:
+            torch.distributed.all_reduce(tensor, group=group)
+            return tensor
+
         with torch.inference_mode(False), torch.no_grad():
-            self._own()
-            statistics = self._statistics()
-
-            def summed(tensor: Tensor) -> Tensor:
-                torch.distributed.all_reduce(tensor, group=group)
-                return tensor
-
-            total = summed(statistics.counts.clone())
-            means = (
-                summed(statistics.means * statistics.counts[:, None]) / total.clamp(min=1)[:, None]
-            )
-            statistics.recenter(means)
-            statistics.counts.copy_(total)
+            self._own_states()
+            statistics = self._flush()
+            counts = all_reduce(statistics.counts.clone())
+            sums = all_reduce(statistics.means * statistics.counts[:, None])
+            statistics.recenter(sums / counts.clamp(min=1)[:, None])
+            statistics.counts.copy_(counts)
             for tensor in (
-                statistics.spreads,
+                statistics.sum_sq_dev,
                 statistics.within,
                 statistics.rejected,
-                *(statistics.panels or ()),
+                *(statistics.scatter_tiles or ()),
             ):
                 if tensor is not None:
-                    summed(tensor)
+                    all_reduce(tensor)
             torch.distributed.all_reduce(
-                statistics.resolution, op=torch.distributed.ReduceOp.MAX, group=group
+                statistics.input_eps, op=torch.distributed.ReduceOp.MAX, group=group
             )
 
 
-def _borrowed(state: Tensor) -> bool:
+class _Reference:
+    """A tensor or a function that is shared with copies of the metric instead of copied."""
+
+    def __init__(self, value: Parameters | None) -> None:
+        self._value = value
+
+    def __deepcopy__(self, _: dict[int, Any]) -> "_Reference":
+        return self
+
+    def __repr__(self) -> str:
+        if isinstance(self._value, Tensor):
+            return f"<{' × '.join(map(str, self._value.shape))} tensor>"
+        return "None" if self._value is None else "<function>"
+
+    def get(self) -> Tensor | None:
+        if self._value is None or isinstance(self._value, Tensor):
+            return self._value
+        return self._value()
+
+
+def _is_foreign(state: Tensor) -> bool:
     """Whether a state must not be changed in place.
 
-    A reset in inference mode makes tensors that only inference mode may change; and a metric that was sent to several
-    processes has its states in memory that all of them share.
+    A reset in inference mode creates tensors that only inference mode may change, and a metric
+    that was sent to several processes has its state in memory that they all share.
     """
     return state.is_inference() or (state.device.type == "cpu" and state.is_shared())
-
-
-def _chosen(statistics: ClassStatistics, classes: Tensor) -> ClassStatistics:
-    """The statistics of some of the classes; classes without samples have no part in the pooled scatter."""
-    return ClassStatistics(
-        counts=statistics.counts[classes],
-        means=statistics.means[classes],
-        spreads=statistics.spreads[classes],
-        within=statistics.within,
-        panels=None
-        if statistics.panels is None
-        else [panel[classes] for panel in statistics.panels],
-        resolution=statistics.resolution,
-        rejected=statistics.rejected,
-    )

@@ -1,11 +1,12 @@
-"""The four conditions of neural collapse as questions, answered in plain words. Pure Python."""
+"""The four conditions of neural collapse as questions with graded answers. Pure Python."""
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from protosphere.metrics.catalog import Condition, Sign, at_collapse, attainable
+from protosphere.metrics.catalog import at_collapse, attainable
+from protosphere.metrics.definition import Condition, Sign
 
 Answer = Literal["yes", "nearly", "partly", "no", "not measured"]
 _ANSWERS: tuple[Answer, ...] = ("yes", "nearly", "partly", "no")
@@ -13,20 +14,23 @@ _ANSWERS: tuple[Answer, ...] = ("yes", "nearly", "partly", "no")
 
 @dataclass(frozen=True)
 class Verdict:
-    """One condition.
+    """Assessment of one condition.
 
     Attributes:
-        condition: its name.
-        question: what it asks.
-        answer: in a word or two.
-        sentence: why, in plain words.
-        metric: the metric that the answer rests on, with its value, its value at collapse and the best attainable.
+        condition: Name of the condition.
+        question: The condition as a question.
+        answer: Graded answer.
+        explanation: The measured facts behind the answer, or why it was not measured.
+        metric: Metric that the answer is based on.
+        value: Value of the metric; None if it was not measured.
+        at_collapse: Value of the metric at neural collapse.
+        attainable: Best value that such features can reach.
     """
 
     condition: Condition
     question: str
     answer: Answer
-    sentence: str
+    explanation: str
     metric: str
     value: float | None
     at_collapse: float | None
@@ -35,46 +39,58 @@ class Verdict:
 
 @dataclass(frozen=True)
 class _Rule:
+    """How to grade a condition: thresholds of the metric for "yes", "nearly" and "partly"."""
+
     condition: Condition
     question: str
     metric: str
-    limits: tuple[float, float, float]
-    sentence: Callable[[float], str]
+    thresholds: tuple[float, float, float]
+    explain: Callable[[float], str]
 
 
-def _angle(value: float) -> str:
+def _explain_ratio(value: float) -> str:
+    if value >= 1:
+        relative = f"{value:.1f} times"
+    else:
+        relative = f"{100 * value:.0f}% of" if value >= 0.1 else f"{100 * value:.2g}% of"
+    return f"the within-class variance is {relative} the between-class variance"
+
+
+def _explain_angle(value: float) -> str:
     degrees = math.degrees(math.acos(max(-1.0, min(1.0, 1 - value))))
-    return (
-        f"a prototype and the mean of its class, seen from the center, stand {degrees:.1f}° apart"
-    )
+    return f"the angle between a prototype and its centered class mean is {degrees:.1f}° on average"
 
 
 _RULES = (
     _Rule(
         "NC1",
-        "Does each class gather at one point?",
+        "Are the features of each class collapsed to their class mean?",
         "nc1_ratio",
         (0.01, 0.1, 0.5),
-        lambda value: (
-            f"the variance of samples within classes is {_times(value)} that between class means"
-        ),
+        _explain_ratio,
     ),
     _Rule(
         "NC2",
-        "Are the classes as far apart as they can be, all alike?",
+        "Do the class means form a simplex (equal norms, equal and maximal angles)?",
         "nc2_simplex",
         (0.02, 0.05, 0.15),
-        lambda value: f"cosines between class means are {value:.3f} from the ideal on average",
+        lambda value: (
+            f"cosines between class means differ from those of a simplex by {value:.3f} on average"
+        ),
     ),
     _Rule(
-        "NC3", "Does each prototype point at its class?", "nc3_cosine", (0.01, 0.05, 0.3), _angle
+        "NC3",
+        "Are the prototypes aligned with their class means?",
+        "nc3_cosine",
+        (0.01, 0.05, 0.3),
+        _explain_angle,
     ),
     _Rule(
         "NC4",
-        "Does the classifier simply pick the nearest class mean?",
+        "Does the head predict the class with the nearest mean?",
         "nc4_agreement",
         (0.999, 0.99, 0.9),
-        lambda value: f"it does for {100 * value:.4g} % of the samples",
+        lambda value: f"the two agree on {100 * value:.4g}% of the samples",
     ),
 )
 
@@ -86,36 +102,38 @@ def verdicts(
     dim: int,
     *,
     sign: Sign = "any",
-    samples: int | None = None,
+    num_samples: int | None = None,
 ) -> list[Verdict]:
-    """The four conditions, judged from measured metrics.
+    """Assess the four conditions from measured metrics.
 
     Args:
-        values: as of :func:`protosphere.metrics.measure`.
-        absent: why others have no value.
-        num_classes: K.
-        dim: d.
-        sign: whether features can be negative.
-        samples: how many there are, to tell class means that differ from those that differ by chance.
+        values: Metric values, as returned by :func:`protosphere.metrics.measure`.
+        absent: Why other metrics have no value.
+        num_classes: Number of classes K.
+        dim: Dimension d of the features.
+        sign: Sign of the features.
+        num_samples: Number of samples. With it, class means that differ no more than by chance
+            are recognized.
+
+    Returns:
+        One verdict per condition, NC1 to NC4.
 
     >>> verdicts({"nc1_ratio": 0.03}, {}, 10, 512)[0].answer
     'nearly'
     """
-    found = [_judge(rule, values, absent, num_classes, dim, sign) for rule in _RULES]
+    results = [_judge(rule, values, absent, num_classes, dim, sign) for rule in _RULES]
     ratio = values.get("nc1_ratio")
-    # Means of n samples of one cloud differ by 1/n of its variance.
-    if (
-        samples is not None
-        and ratio is not None
-        and found[1].value is not None
-        and ratio > samples / num_classes / 3
-    ):
-        found[1] = replace(
-            found[1],
+    separation = results[1]
+    if num_samples is None or ratio is None or separation.value is None:
+        return results
+    # Means of n samples of the same distribution differ by 1/n of its variance.
+    if ratio > num_samples / num_classes / 3:
+        results[1] = replace(
+            separation,
             answer="no",
-            sentence="class means differ hardly more than they would by chance",
+            explanation="class means hardly differ more than expected by chance",
         )
-    return found
+    return results
 
 
 def _judge(
@@ -128,23 +146,17 @@ def _judge(
 ) -> Verdict:
     value = values.get(rule.metric)
     answer: Answer = "not measured"
-    sentence = absent.get(rule.metric, "it was not asked for")
+    explanation = absent.get(rule.metric, f"{rule.metric} was not selected")
     if value is not None:
-        answer = _grade(value, rule.limits)
-        sentence = rule.sentence(value)
+        answer = _grade(value, rule.thresholds)
+        explanation = rule.explain(value)
         if rule.condition == "NC2":
-            answer, sentence = _whole_frame(answer, sentence, values, min(num_classes - 1, dim))
-            if num_classes == 2:
-                sentence = "two class means always lie opposite each other"
-            if dim < num_classes - 1:
-                sentence += (
-                    f"; {dim} dimensions have no room for {num_classes} classes at equal angles"
-                )
+            answer, explanation = _judge_simplex(answer, explanation, values, num_classes, dim)
     return Verdict(
         rule.condition,
         rule.question,
         answer,
-        sentence,
+        explanation,
         rule.metric,
         value,
         at_collapse(rule.metric, num_classes),
@@ -152,29 +164,28 @@ def _judge(
     )
 
 
-def _whole_frame(
-    answer: Answer, sentence: str, values: Mapping[str, float], directions: int
+def _judge_simplex(
+    answer: Answer, explanation: str, values: Mapping[str, float], num_classes: int, dim: int
 ) -> tuple[Answer, str]:
-    """Small cosines are not all: those of many random classes are small too, but fill the directions unevenly."""
-    grades = [answer]
+    """Grade ranks and norms too: the cosines of many random vectors are small as well."""
+    answers = [answer]
+    max_rank = min(num_classes - 1, dim)
     if (rank := values.get("inter_effective_rank")) is not None:
-        grades.append(_grade(rank / directions, (0.99, 0.95, 0.8)))
-        sentence += f", they fill {rank:.1f} of {directions} directions"
-    if (lengths := values.get("nc2_norms")) is not None:
-        grades.append(_grade(lengths, (0.02, 0.1, 0.3)))
-        sentence += f", and their distances from the center differ by {100 * lengths:.1f} %"
-    return max(grades, key=_ANSWERS.index), sentence
+        answers.append(_grade(rank / max_rank, (0.99, 0.95, 0.8)))
+        explanation += f", their effective rank is {rank:.1f} of {max_rank}"
+    if (variation := values.get("nc2_norms")) is not None:
+        answers.append(_grade(variation, (0.02, 0.1, 0.3)))
+        explanation += f", and their norms vary by {100 * variation:.1f}%"
+    if num_classes == 2:
+        explanation = "two centered class means are always opposite"
+    if dim < num_classes - 1:
+        explanation += f"; {num_classes} classes cannot form a simplex in {dim} dimensions"
+    return max(answers, key=_ANSWERS.index), explanation
 
 
-def _grade(value: float, limits: tuple[float, float, float]) -> Answer:
-    rising = limits[0] > limits[-1]
-    for answer, limit in zip(_ANSWERS, limits, strict=False):
-        if value >= limit if rising else value <= limit:
+def _grade(value: float, thresholds: tuple[float, float, float]) -> Answer:
+    higher_is_better = thresholds[0] > thresholds[-1]
+    for answer, threshold in zip(_ANSWERS, thresholds, strict=False):
+        if value >= threshold if higher_is_better else value <= threshold:
             return answer
     return "no"
-
-
-def _times(value: float) -> str:
-    if value >= 1:
-        return f"{value:.1f} times"
-    return f"{100 * value:.0f} % of" if value >= 0.1 else f"{100 * value:.2g} % of"
