@@ -1,0 +1,223 @@
+"""The training step against optimizers written out by hand."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from protosphere.classifiers import LinearClassifier
+from protosphere.classifiers.protocol import Head
+from protosphere.training import SGD, AdamW, Objective, Schedule, TrainConfig, train
+from support.training import (
+    PLAIN_POLICY,
+    RecordingLoader,
+    linear_objective,
+    memory_loader,
+    small_loss,
+    small_objective,
+    small_split,
+)
+
+WEIGHTS = torch.tensor([[1.0, -2.0], [0.5, 3.0]])
+PLAIN_SGD = SGD(momentum=0.0, weight_decay=0.0)
+
+
+def _trained_weights(config: TrainConfig) -> list[Tensor]:
+    """The weights after each epoch of one step with a gradient of 1/2."""
+    objective = linear_objective(WEIGHTS)
+    assert isinstance(objective.encoder, nn.Linear)
+    weights = []
+    for _ in train(objective, RecordingLoader(num_samples=4), config):
+        weights.append(objective.encoder.weight.detach().clone())
+    return weights
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_sgd_follows_its_formula(momentum: float, weight_decay: float) -> None:
+    optimizer = SGD(momentum=momentum, weight_decay=weight_decay)
+    config = TrainConfig(Schedule(0.2, 5, "constant"), 4, optimizer=optimizer)
+    weights, velocity = WEIGHTS.double(), torch.zeros(2, 2, dtype=torch.float64)
+    for trained in _trained_weights(config):
+        velocity = momentum * velocity + 0.5 + weight_decay * weights
+        weights = weights - 0.2 * velocity
+        torch.testing.assert_close(trained.double(), weights, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.7)])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("epsilon", [1e-8])
+def test_adamw_follows_its_formula(
+    betas: tuple[float, float], weight_decay: float, epsilon: float
+) -> None:
+    """The gradient is 1/2 for two steps and -1/4 from then on, so that the averages matter."""
+    optimizer = AdamW(betas=betas, weight_decay=weight_decay)
+    config = TrainConfig(Schedule(0.2, 6, "constant"), 4, optimizer=optimizer)
+    objective = linear_objective(WEIGHTS)
+    assert isinstance(objective.encoder, nn.Linear)
+    gradients = [0.5, 0.5, -0.25, -0.25, -0.25, -0.25]
+    factors = iter([2 * gradient for gradient in gradients])
+    objective.loss = lambda features, head, labels: features.mean() * next(factors)
+    weights = WEIGHTS.double()
+    first = second = 0.0
+    for step, _ in enumerate(train(objective, RecordingLoader(num_samples=4), config), 1):
+        gradient = gradients[step - 1]
+        first = betas[0] * first + (1 - betas[0]) * gradient
+        second = betas[1] * second + (1 - betas[1]) * gradient**2
+        direction = (first / (1 - betas[0] ** step)) / (
+            (second / (1 - betas[1] ** step)) ** 0.5 + epsilon
+        )
+        weights = weights - 0.2 * weight_decay * weights - 0.2 * direction
+        trained = objective.encoder.weight.detach().double()
+        torch.testing.assert_close(trained, weights, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Schedule(0.2, 6, min_lr_ratio=0.5),
+        Schedule(0.2, 6, min_lr_ratio=0.0, warmup_epochs=2, warmup_lr=0.05),
+        Schedule(0.2, 6, "multistep", milestones=(2, 4), gamma=0.3),
+        Schedule(0.2, 6, "constant"),
+    ],
+    ids=["cosine", "warmup", "multistep", "constant"],
+)
+def test_each_step_uses_the_learning_rate_of_the_schedule(schedule: Schedule) -> None:
+    config = TrainConfig(schedule, 4, optimizer=PLAIN_SGD)
+    weights = [WEIGHTS, *_trained_weights(config)]
+    for epoch, (before, after) in enumerate(itertools.pairwise(weights)):
+        expected = schedule.at_step(epoch, steps_per_epoch=1) * 0.5
+        torch.testing.assert_close(before - after, torch.full((2, 2), expected))
+
+
+@pytest.mark.parametrize("grad_clip", [1e-3, 1e-2])
+def test_the_norm_of_the_gradient_is_clipped(grad_clip: float) -> None:
+    """A step of plain SGD moves the weights by the learning rate times the clipped norm."""
+    objective = small_objective()
+    before = nn.utils.parameters_to_vector(objective.parameters()).detach().clone()
+    config = TrainConfig(Schedule(0.5, 1), 512, optimizer=PLAIN_SGD, grad_clip=grad_clip)
+    list(train(objective, memory_loader(small_split()), config))
+    after = nn.utils.parameters_to_vector(objective.parameters()).detach()
+    assert (after - before).norm() == pytest.approx(0.5 * grad_clip, rel=1e-3)
+
+
+def test_a_gradient_below_the_limit_is_not_clipped() -> None:
+    config = TrainConfig(Schedule(0.2, 2, "constant"), 4, optimizer=PLAIN_SGD)
+    clipped = _trained_weights(dataclasses.replace(config, grad_clip=100.0))
+    assert all(map(torch.equal, clipped, _trained_weights(config)))
+
+
+@pytest.mark.parametrize("optimizer", [SGD(weight_decay=0.1), AdamW(weight_decay=0.1)], ids=str)
+def test_weights_decay_without_a_gradient(optimizer: SGD | AdamW) -> None:
+    """A step shrinks weights that the loss does not depend on by lr times weight_decay."""
+    objective = linear_objective(WEIGHTS)
+    objective.loss = lambda features, head, labels: features.mean() * 0
+    config = TrainConfig(Schedule(0.5, 1), 4, optimizer=optimizer)
+    list(train(objective, RecordingLoader(num_samples=4), config))
+    assert isinstance(objective.encoder, nn.Linear)
+    torch.testing.assert_close(objective.encoder.weight.detach(), 0.95 * WEIGHTS)
+
+
+def test_accumulated_gradients_are_those_of_the_batch() -> None:
+    """With a loss of single samples and without batch norm, a divided batch is the batch."""
+
+    def cross_entropy(features: Tensor, head: Head, labels: Tensor) -> Tensor:
+        return F.cross_entropy(head(features), labels)
+
+    def objective() -> Objective:
+        torch.manual_seed(0)
+        encoder = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))
+        return Objective(encoder, LinearClassifier(8, 5), cross_entropy)
+
+    whole, divided = objective(), objective()
+    loader = memory_loader(small_split(), PLAIN_POLICY)
+    config = TrainConfig(Schedule(0.1, 3), 16)
+    *_, expected = train(whole, loader, config)
+    *_, progress = train(divided, loader, dataclasses.replace(config, grad_accum_steps=4))
+    assert progress.loss == pytest.approx(expected.loss, rel=1e-5)
+    torch.testing.assert_close(divided.head.prototypes, whole.head.prototypes, rtol=1e-4, atol=1e-6)
+
+
+def test_parts_of_unequal_sizes_are_weighted_by_their_sizes() -> None:
+    """Seventy samples in four parts: 18, 18, 18 and 16."""
+    objective = small_objective()
+    sizes: list[int] = []
+
+    def loss(features: Tensor, head: Head, labels: Tensor) -> Tensor:
+        sizes.append(len(labels))
+        return small_loss(features, head, labels) * 0 + float(len(sizes))
+
+    objective.loss = loss
+    config = TrainConfig(Schedule(0.1, 1), 512, grad_accum_steps=4)
+    (progress,) = train(objective, memory_loader(small_split()), config)
+    assert sizes == [18, 18, 18, 16]
+    assert progress.loss == pytest.approx((18 * 1 + 18 * 2 + 18 * 3 + 16 * 4) / 70)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)]
+)
+def test_only_the_encoder_computes_in_half_precision(
+    precision: Literal["fp32", "bf16"], dtype: torch.dtype
+) -> None:
+    dtypes = {}
+
+    def loss(features: Tensor, head: Head, labels: Tensor) -> Tensor:
+        value = small_loss(features, head, labels)
+        dtypes.update(features=features.dtype, loss=value.dtype)
+        return value
+
+    objective = small_objective()
+    objective.loss = loss
+    config = TrainConfig(Schedule(0.1, 1), 512, precision=precision)
+    list(train(objective, memory_loader(small_split()), config))
+    assert dtypes == {"features": dtype, "loss": torch.float32}
+
+
+def test_each_step_draws_new_random_numbers() -> None:
+    """With one batch in one order and a tiny learning rate, only the augmentation changes."""
+    loader = memory_loader(small_split())
+    plain = memory_loader(small_split(), PLAIN_POLICY)
+    config = TrainConfig(Schedule(1e-12, 4, "constant"), 512, optimizer=PLAIN_SGD)
+
+    def in_order(*_: Any, **__: Any) -> Iterator[tuple[Tensor, ...]]:
+        yield (torch.arange(70),)
+
+    losses = []
+    for each in (loader, plain):
+        each.batches = in_order  # type: ignore[method-assign]
+        losses.append({progress.loss for progress in train(small_objective(), each, config)})
+    assert [len(values) for values in losses] == [4, 1]
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.7])
+def test_the_average_of_the_weights_follows_the_steps(decay: float) -> None:
+    config = TrainConfig(Schedule(0.1, 12, "constant"), 4, ema_decay=decay)
+    objective = linear_objective(WEIGHTS)
+    assert isinstance(objective.encoder, nn.Linear)
+    expected = WEIGHTS.double()
+    for step, progress in enumerate(train(objective, RecordingLoader(num_samples=4), config)):
+        weights = objective.encoder.weight.detach().double()
+        d = min(decay, (1 + step) / (10 + step))
+        expected = d * expected + (1 - d) * weights
+        average = progress.checkpoint()[1]["ema"]["encoder.weight"].double()
+        torch.testing.assert_close(average, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("optimizer", [SGD(), AdamW()], ids=str)
+def test_a_compiled_step_is_the_eager_one(optimizer: SGD | AdamW) -> None:
+    """On the CPU, without random augmentation."""
+    loader = memory_loader(small_split(), PLAIN_POLICY)
+    config = TrainConfig(
+        Schedule(0.05, 3), 16, optimizer=optimizer, ema_decay=0.9, grad_clip=1.0, report_every=2
+    )
+    eager = [progress.loss for progress in train(small_objective(), loader, config)]
+    config = dataclasses.replace(config, compile=True)
+    compiled = [progress.loss for progress in train(small_objective(), loader, config)]
+    assert compiled == pytest.approx(eager, rel=1e-3, abs=1e-4)
