@@ -1,6 +1,31 @@
-"""Evaluation: what a trained objective is worth, and what its geometry is."""
+"""Evaluation: accuracy and geometry of a trained objective, predictions, probes.
 
-from protosphere.evaluation.evaluate import Assessment, assess, take_means
-from protosphere.evaluation.inference import Outputs, outputs
+The probes are in :mod:`protosphere.evaluation.probes`.
+"""
 
-__all__ = ["Assessment", "Outputs", "assess", "outputs", "take_means"]
+from protosphere.evaluation.evaluate import Evaluation, evaluate, fit_head
+from protosphere.evaluation.geometry_arrays import geometry_arrays
+from protosphere.evaluation.inference import (
+    LabeledFeatures,
+    Outputs,
+    collect_outputs,
+    encode,
+    evaluation_mode,
+    iterate_outputs,
+)
+from protosphere.evaluation.predict import Predictions, predict_images
+
+__all__ = [
+    "Evaluation",
+    "LabeledFeatures",
+    "Outputs",
+    "Predictions",
+    "collect_outputs",
+    "encode",
+    "evaluate",
+    "evaluation_mode",
+    "fit_head",
+    "geometry_arrays",
+    "iterate_outputs",
+    "predict_images",
+]

@@ -1,200 +1,171 @@
-"""An assessment: accuracies, collapse metrics, and what a report draws of the geometry."""
+"""Evaluation of a trained objective: accuracies, collapse metrics and arrays for plots."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
 from torch import Tensor
 
-from protosphere.classifiers import MeanClassifier, class_means
-from protosphere.classifiers.class_means import empty_means
-from protosphere.data.loaders import Feed
-from protosphere.evaluation.inference import Outputs, batch_outputs, outputs
+from protosphere.classifiers import FittedHead, class_means, empty_means
+from protosphere.data.loaders import Loader
+from protosphere.evaluation.geometry_arrays import geometry_arrays
+from protosphere.evaluation.inference import (
+    Outputs,
+    collect_outputs,
+    iterate_outputs,
+    no_progress,
+    with_progress,
+)
 from protosphere.geometry import normalize
-from protosphere.metrics import NeuralCollapse, examine
+from protosphere.metrics import NeuralCollapse, measure_detailed
 from protosphere.training import Objective
 
-# Samples that are drawn in three dimensions; more would only hide each other.
-_DRAWN = 2000
 
-
-class Assessment(NamedTuple):
-    """What was found.
+class Evaluation(NamedTuple):
+    """The result of :func:`evaluate`.
 
     Attributes:
-        numbers: accuracies as shares of 1, and the metrics by name.
-        geometry: arrays for a report, all on the CPU: see :func:`assess`.
+        metrics: ``accuracy``, ``nearest_mean_accuracy`` and ``train_accuracy`` as fractions, and
+            the collapse metrics by name. A metric that could not be computed is absent.
+        arrays: Arrays for plots; see :func:`protosphere.evaluation.geometry_arrays`.
     """
 
-    numbers: dict[str, float]
-    geometry: dict[str, Tensor]
+    metrics: dict[str, float]
+    arrays: dict[str, NDArray[Any]]
 
 
-def assess(
+class _TrainingResults(NamedTuple):
+    """What is measured on the training images."""
+
+    means: Float[Tensor, "classes dim"]
+    metrics: dict[str, float]
+
+
+def evaluate(
     objective: Objective,
-    train: Feed,
-    test: Feed,
+    train: Loader,
+    test: Loader,
     *,
     metrics: Literal["all", "cheap"] = "all",
-    batch: int = 512,
-    progress: Callable[[float], None] = lambda _: None,
-) -> Assessment:
-    """Assess an objective on the clean images of both parts.
+    batch_size: int = 512,
+    progress: Callable[[float], None] = no_progress,
+) -> Evaluation:
+    """Evaluate an objective on training and evaluation images, without augmentation.
 
-    The collapse metrics are those of the training part, on the unit sphere. ``geometry`` holds, for K classes:
-    ``class_means`` and ``prototypes`` (K, d), of unit vectors; ``class_cosines``, about the mean of class means, and
-    ``prototype_cosines`` (K, K); ``confusion`` (K, K) of the test part, true classes in rows;
-    ``class_accuracy`` (K), NaN where the test part has none; and, in the three directions in which class means differ
-    most, ``means_3d``, ``prototypes_3d`` and ``samples_3d`` with ``sample_labels``, some of the test part.
-
-    A head that is class means takes those of the training images first, so that its accuracy is that of the prototypes.
+    The collapse metrics are those of the training features on the unit sphere. ``accuracy`` and
+    ``nearest_mean_accuracy`` are those of the evaluation images, the latter with the class means of
+    the training features. A :class:`~protosphere.classifiers.FittedHead` is fitted to the training
+    images first.
 
     Args:
-        objective: it is left in the mode it was in.
-        train: the training images.
-        test: the test images.
-        metrics: ``"cheap"`` are those that class sums give, in memory that the samples do not fill.
-        batch: images at a time.
-        progress: called with the share that is done.
+        objective: The objective, on the device of the loaders. Its modes are restored at the end.
+        train: Training images.
+        test: Images of the split that is evaluated, test or validation.
+        metrics: ``"all"`` collapse metrics, which holds all training features in memory, or only
+            the ``"cheap"`` ones, which are computed batch by batch.
+        batch_size: Number of images in a batch.
+        progress: Called with the fraction of images that is done.
     """
-    share = len(train) / (len(train) + len(test))
+    train_fraction = len(train) / (len(train) + len(test))
 
-    def first(done: float) -> None:
-        progress(share * done)
+    def train_progress(fraction: float) -> None:
+        progress(train_fraction * fraction)
 
-    def second(done: float) -> None:
-        progress(share + (1 - share) * done)
+    def test_progress(fraction: float) -> None:
+        progress(train_fraction + (1 - train_fraction) * fraction)
 
-    means, values = _measured(objective, train, metrics, batch, first)
-    found = outputs(objective, test, batch=batch, progress=second)
-    unit = normalize(found.features)
-    nearest = torch.cdist(unit, means.to(unit)).argmin(1)
-    numbers = {
-        "test_accuracy": _share(found.decisions == found.labels),
-        "nearest_mean_accuracy": _share(nearest == found.labels),
-        **values,
+    measure_training = {"all": _measure_all, "cheap": _measure_cheap}[metrics]
+    means, training_metrics = measure_training(objective, train, batch_size, train_progress)
+    outputs = collect_outputs(objective, test, batch_size=batch_size, progress=test_progress)
+    accuracies = {
+        "accuracy": _fraction(outputs.predictions == outputs.labels),
+        "nearest_mean_accuracy": _nearest_mean_accuracy(outputs, means),
     }
-    return Assessment(
-        numbers, _geometry(means, normalize(_prototypes(objective).float()), found, unit)
-    )
+    prototypes = objective.head.prototypes.detach()
+    return Evaluation(accuracies | training_metrics, geometry_arrays(means, prototypes, outputs))
 
 
-def take_means(
+def fit_head(
     objective: Objective,
-    feed: Feed,
+    loader: Loader,
     *,
-    batch: int = 512,
-    progress: Callable[[float], None] = lambda _: None,
+    batch_size: int = 512,
+    progress: Callable[[float], None] = no_progress,
 ) -> None:
-    """Let a head that is class means take those of the clean images of a feed."""
+    """Fit the head of an objective to the class means of the images of a loader.
+
+    Args:
+        objective: An objective whose head is a :class:`~protosphere.classifiers.FittedHead`.
+        loader: Training images; they are not augmented.
+        batch_size: Number of images in a batch.
+        progress: Called with the fraction of images that is done.
+
+    Raises:
+        TypeError: The head is trained, not fitted.
+    """
     head = objective.head
-    assert isinstance(head, MeanClassifier)
-    means = empty_means(*head.prototypes.shape, device=feed.device)
-    done = 0
-    for part in batch_outputs(objective, feed, batch=batch):
-        means = means.added(part.features, part.labels)
-        done += len(part.labels)
-        progress(done / len(feed))
-    head.take(means)
+    if not isinstance(head, FittedHead):
+        raise TypeError(
+            f"only a head with set_means can be fitted, such as MeanClassifier; "
+            f"got {type(head).__name__}"
+        )
+    means = empty_means(*head.prototypes.shape, device=loader.device)
+    batches = iterate_outputs(objective, loader, batch_size=batch_size)
+    for batch in with_progress(batches, len(loader), progress):
+        means = means.add(batch.features, batch.labels)
+    head.set_means(means.means)
 
 
-def _prototypes(objective: Objective) -> Tensor:
-    prototypes = objective.head.prototypes
-    assert isinstance(prototypes, Tensor)
-    return prototypes.detach()
-
-
-def _measured(
-    objective: Objective,
-    feed: Feed,
-    metrics: Literal["all", "cheap"],
-    batch: int,
-    progress: Callable[[float], None],
-) -> tuple[Float[Tensor, "classes dim"], dict[str, float]]:
-    """Class means, and accuracy and metrics of the training part; a head that is class means takes them."""
+def _measure_all(
+    objective: Objective, loader: Loader, batch_size: int, progress: Callable[[float], None]
+) -> _TrainingResults:
+    """Measure all metrics on features that are held in memory."""
     head = objective.head
-    if metrics == "all":
-        found = outputs(objective, feed, batch=batch, progress=progress)
-        decisions = found.decisions
-        if isinstance(head, MeanClassifier):
-            head.take(class_means(found.features, found.labels, num_classes=len(head.prototypes)))
-            decisions = head.predict(found.features)
-        measured = examine(found.features, found.labels, _prototypes(objective))
-        return measured.statistics.means, {
-            "train_accuracy": _share(decisions == found.labels)
-        } | measured.values
-    classes, dim = _prototypes(objective).shape
-    collapse = NeuralCollapse(dim, classes, lambda: _prototypes(objective), metrics="cheap").to(
-        feed.device
-    )
-    means = empty_means(classes, dim, device=feed.device)
-    correct = torch.zeros((), dtype=torch.long, device=feed.device)
-    done = 0
-    for part in batch_outputs(objective, feed, batch=batch):
-        collapse.update(part.features, part.labels)
-        correct += (part.decisions == part.labels).sum()
-        if isinstance(head, MeanClassifier):
-            means = means.added(part.features, part.labels)
-        done += len(part.labels)
-        progress(done / len(feed))
-    accuracy = {"train_accuracy": int(correct) / len(feed)}
-    if isinstance(head, MeanClassifier):
-        head.take(means)
-        accuracy = {}  # Decisions were made before there were means.
-    return collapse.means, accuracy | {
-        name: float(value) for name, value in collapse.compute().items()
-    }
+    outputs = collect_outputs(objective, loader, batch_size=batch_size, progress=progress)
+    predictions = outputs.predictions
+    if isinstance(head, FittedHead):
+        num_classes = len(head.prototypes)
+        means = class_means(outputs.features, outputs.labels, num_classes=num_classes)
+        head.set_means(means.means)
+        predictions = head.predict(outputs.features)
+    measurement = measure_detailed(outputs.features, outputs.labels, head.prototypes.detach())
+    accuracy = {"train_accuracy": _fraction(predictions == outputs.labels)}
+    return _TrainingResults(measurement.statistics.means, accuracy | measurement.values)
 
 
-def _share(chosen: Tensor) -> float:
-    return float(chosen.double().mean())
+def _measure_cheap(
+    objective: Objective, loader: Loader, batch_size: int, progress: Callable[[float], None]
+) -> _TrainingResults:
+    """Measure the cheap metrics batch by batch."""
+    head = objective.head
+    num_classes, dim = head.prototypes.shape
+
+    def prototypes() -> Tensor:
+        return head.prototypes.detach()
+
+    collapse = NeuralCollapse(dim, num_classes, prototypes, metrics="cheap").to(loader.device)
+    num_correct = torch.zeros((), dtype=torch.long, device=loader.device)
+    batches = iterate_outputs(objective, loader, batch_size=batch_size)
+    for batch in with_progress(batches, len(loader), progress):
+        collapse.update(batch.features, batch.labels)
+        num_correct += (batch.predictions == batch.labels).sum()
+    means = collapse.statistics.means
+    if isinstance(head, FittedHead):
+        # The predictions were made with other class means, so there is no accuracy to report.
+        head.set_means(means)
+        accuracy = {}
+    else:
+        accuracy = {"train_accuracy": int(num_correct) / len(loader)}
+    values = {name: float(value) for name, value in collapse.compute().items()}
+    return _TrainingResults(means, accuracy | values)
 
 
-def _geometry(
-    means: Tensor, prototypes: Tensor, found: Outputs, unit: Float[Tensor, "samples dim"]
-) -> dict[str, Tensor]:
-    means, prototypes, unit = means.double().cpu(), prototypes.double().cpu(), unit.cpu()
-    labels, decisions = found.labels.cpu(), found.decisions.cpu()
-    classes = len(means)
-    centered = means - means.mean(0)
-    directions = normalize(centered)
-    confusion = torch.bincount(labels * classes + decisions, minlength=classes**2).reshape(
-        classes, classes
-    )
-    axes = _axes(centered)
-    some = _spread_over_classes(labels, _DRAWN)
-    samples = (unit[some].double() - means.mean(0)) @ axes
-    drawn = {
-        "class_means": means,
-        "prototypes": prototypes,
-        "class_cosines": directions @ directions.T,
-        "prototype_cosines": prototypes @ prototypes.T,
-        "class_accuracy": confusion.diagonal() / confusion.sum(1),
-        "means_3d": centered @ axes,
-        "prototypes_3d": (prototypes - prototypes.mean(0)) @ axes,
-        "samples_3d": samples,
-    }
-    floats = {name: value.float().contiguous() for name, value in drawn.items()}
-    return floats | {"confusion": confusion.int(), "sample_labels": labels[some].int()}
+def _nearest_mean_accuracy(outputs: Outputs, means: Float[Tensor, "classes dim"]) -> float:
+    unit = normalize(outputs.features)
+    return _fraction(torch.cdist(unit, means.to(unit)).argmin(1) == outputs.labels)
 
 
-def _axes(centered: Float[Tensor, "classes dim"]) -> Float[Tensor, "dim 3"]:
-    """The three directions in which class means differ most, the largest entry of each positive."""
-    _, _, rows = torch.linalg.svd(centered, full_matrices=False)
-    rows = rows[:3]
-    signs = rows.gather(1, rows.abs().argmax(1, keepdim=True)).sign()
-    axes: Tensor = (rows * signs).T
-    return torch.nn.functional.pad(axes, (0, 3 - axes.shape[1]))
-
-
-def _spread_over_classes(
-    labels: Integer[Tensor, "samples"], count: int
-) -> Integer[Tensor, "chosen"]:
-    """Up to ``count`` samples, as many of each class as possible, the first ones of each."""
-    order = labels.argsort(stable=True)
-    counts = torch.bincount(labels)
-    starts = counts.cumsum(0) - counts
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(labels)) - starts[labels[order]]
-    return torch.sort(place.argsort(stable=True)[:count]).values
+def _fraction(values: Bool[Tensor, "samples"]) -> float:
+    return float(values.double().mean())

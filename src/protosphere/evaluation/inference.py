@@ -1,96 +1,155 @@
-"""Features and decisions of an objective on all images of a feed."""
+"""Inference: features and predictions for all images of a loader, through one loop."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-from protosphere.data.loaders import Feed
+from protosphere.data.loaders import Loader
 from protosphere.training import Objective
 
 
 class Outputs(NamedTuple):
-    """What came out, one row an image, in the feed's order.
+    """The outputs of an objective, one row per image in the order of the loader.
 
     Attributes:
-        features: float32, as the head is given them.
-        decisions: the class that the head scores highest.
-        labels: of the images.
+        features: Features as the head receives them, in float32.
+        predictions: Predicted class index of each image.
+        labels: True class index of each image.
     """
 
     features: Float[Tensor, "samples dim"]
-    decisions: Integer[Tensor, "samples"]
+    predictions: Integer[Tensor, "samples"]
     labels: Integer[Tensor, "samples"]
 
 
-class Samples(NamedTuple):
-    """Features and labels, one row an image."""
+class LabeledFeatures(NamedTuple):
+    """The features of an encoder, one row per image in the order of the loader.
+
+    Attributes:
+        features: Features in float32.
+        labels: True class index of each image.
+    """
 
     features: Float[Tensor, "samples dim"]
     labels: Integer[Tensor, "samples"]
 
 
+_BatchT = TypeVar("_BatchT", Outputs, LabeledFeatures)
+
+
+def no_progress(_: float) -> None:
+    """Ignore the progress."""
+
+
 @contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """In evaluation mode; afterwards as before."""
-    mode = module.training
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode; at exit, every submodule returns to its own mode.
+
+    Args:
+        module: The module.
+    """
+    modes = {child: child.training for child in module.modules()}
     module.eval()
     try:
         yield
     finally:
-        module.train(mode)
+        for child, mode in modes.items():
+            child.training = mode
 
 
-def batch_outputs(objective: Objective, feed: Feed, *, batch: int = 512) -> Iterator[Outputs]:
-    """Outputs batch by batch, in float32: rounding a network to bfloat16 would be measured as spread of classes."""
-    with evaluating(objective):
-        for images, labels in feed.in_order(batch):
-            with torch.no_grad():
-                features = objective.encoder(images).float()
-                decisions = objective.head(features).argmax(1)
-            yield Outputs(features, decisions, labels)
+def iterate_features(
+    encoder: nn.Module, loader: Loader, *, batch_size: int = 512
+) -> Iterator[LabeledFeatures]:
+    """Yield the features of all images, batch by batch, without augmentation.
 
-
-@torch.no_grad()
-def encoded(
-    encoder: nn.Module,
-    feed: Feed,
-    *,
-    batch: int = 512,
-    progress: Callable[[float], None] = lambda _: None,
-) -> Samples:
-    """Features of an encoder, in the mode it is in, for all clean images of a feed; float32."""
-    parts: list[Samples] = []
-    done = 0
-    for images, labels in feed.in_order(batch):
-        parts.append(Samples(encoder(images).float(), labels))
-        done += len(labels)
-        progress(done / len(feed))
-    return Samples(*(torch.cat(column) for column in zip(*parts, strict=True)))
-
-
-def outputs(
-    objective: Objective,
-    feed: Feed,
-    *,
-    batch: int = 512,
-    progress: Callable[[float], None] = lambda _: None,
-) -> Outputs:
-    """Outputs for all images of a feed.
+    The encoder runs in evaluation mode and float32: rounding it to bfloat16 would be measured as
+    variance within classes.
 
     Args:
-        objective: on the feed's device; it is left in the mode it was in.
-        feed: the images.
-        batch: how many at a time.
-        progress: called with the share that is done.
+        encoder: Module from images to features, on the device of the loader.
+        loader: The images.
+        batch_size: Number of images in a batch.
     """
-    parts: list[Outputs] = []
-    done = 0
-    for part in batch_outputs(objective, feed, batch=batch):
-        parts.append(part)
-        done += len(part.labels)
-        progress(done / len(feed))
-    return Outputs(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    with evaluation_mode(encoder):
+        for images, labels in loader.evaluation_batches(batch_size):
+            with torch.no_grad():
+                features = encoder(images).float()
+            yield LabeledFeatures(features, labels)
+
+
+def iterate_outputs(
+    objective: Objective, loader: Loader, *, batch_size: int = 512
+) -> Iterator[Outputs]:
+    """Yield features and predictions of all images, batch by batch, without augmentation.
+
+    Args:
+        objective: Objective on the device of the loader; its modes are restored at the end.
+        loader: The images.
+        batch_size: Number of images in a batch.
+    """
+    with evaluation_mode(objective):
+        for features, labels in iterate_features(objective.encoder, loader, batch_size=batch_size):
+            with torch.no_grad():
+                predictions = objective.head.predict(features)
+            yield Outputs(features, predictions, labels)
+
+
+def collect_outputs(
+    objective: Objective,
+    loader: Loader,
+    *,
+    batch_size: int = 512,
+    progress: Callable[[float], None] = no_progress,
+) -> Outputs:
+    """Return features and predictions of all images.
+
+    Args:
+        objective: Objective on the device of the loader; its modes are restored at the end.
+        loader: The images.
+        batch_size: Number of images in a batch.
+        progress: Called with the fraction of images that is done.
+    """
+    batches = iterate_outputs(objective, loader, batch_size=batch_size)
+    columns = zip(*with_progress(batches, len(loader), progress), strict=True)
+    return Outputs(*(torch.cat(column) for column in columns))
+
+
+def encode(
+    encoder: nn.Module,
+    loader: Loader,
+    *,
+    batch_size: int = 512,
+    progress: Callable[[float], None] = no_progress,
+) -> LabeledFeatures:
+    """Return the features of all images.
+
+    Args:
+        encoder: Module from images to features, on the device of the loader.
+        loader: The images.
+        batch_size: Number of images in a batch.
+        progress: Called with the fraction of images that is done.
+    """
+    batches = iterate_features(encoder, loader, batch_size=batch_size)
+    columns = zip(*with_progress(batches, len(loader), progress), strict=True)
+    return LabeledFeatures(*(torch.cat(column) for column in columns))
+
+
+def with_progress(
+    batches: Iterator[_BatchT], num_samples: int, progress: Callable[[float], None]
+) -> Iterator[_BatchT]:
+    """Yield batches and report the fraction of samples after each.
+
+    Args:
+        batches: The batches.
+        num_samples: Number of samples of all batches.
+        progress: Called with the fraction of samples that is done.
+    """
+    num_done = 0
+    for batch in batches:
+        yield batch
+        num_done += len(batch.labels)
+        progress(num_done / num_samples)

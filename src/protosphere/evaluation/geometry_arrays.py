@@ -1,0 +1,78 @@
+"""Arrays that describe the geometry of a trained model, for plots."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Integer
+from numpy.typing import NDArray
+from torch import Tensor
+
+from protosphere.evaluation.inference import Outputs
+from protosphere.geometry import normalize
+
+# Points in a 3-D plot; more would only cover each other.
+_MAX_POINTS = 2000
+
+
+def geometry_arrays(
+    means: Float[Tensor, "classes dim"], prototypes: Float[Tensor, "classes dim"], outputs: Outputs
+) -> dict[str, NDArray[Any]]:
+    """Return arrays for plots, in float32 and int32.
+
+    Args:
+        means: Class means of unit training features.
+        prototypes: Prototypes of the head, of any norm.
+        outputs: Outputs for the evaluation images.
+
+    Returns:
+        For K classes: ``class_means`` and unit ``prototypes`` (K, d); ``class_cosines`` of centered
+        class means and ``prototype_cosines`` (K, K); ``confusion`` (K, K) with true classes in rows
+        and ``class_accuracy`` (K), NaN for a class without images; and, projected to the three
+        directions in which class means differ most, ``means_3d``, ``prototypes_3d`` and
+        ``samples_3d`` with ``sample_labels`` for at most 2,000 images.
+    """
+    means, prototypes = means.double().cpu(), normalize(prototypes.double().cpu())
+    labels, predictions = outputs.labels.cpu(), outputs.predictions.cpu()
+    num_classes = len(means)
+    center = means.mean(0)
+    directions = normalize(means - center)
+    confusion = torch.bincount(labels * num_classes + predictions, minlength=num_classes**2)
+    confusion = confusion.reshape(num_classes, num_classes)
+    axes = _principal_axes(means - center)
+    chosen = _balanced_subset(labels, _MAX_POINTS)
+    samples = normalize(outputs.features[chosen.to(outputs.features.device)]).double().cpu()
+    floats = {
+        "class_means": means,
+        "prototypes": prototypes,
+        "class_cosines": directions @ directions.T,
+        "prototype_cosines": prototypes @ prototypes.T,
+        "class_accuracy": confusion.diagonal() / confusion.sum(1),
+        "means_3d": (means - center) @ axes,
+        "prototypes_3d": (prototypes - prototypes.mean(0)) @ axes,
+        "samples_3d": (samples - center) @ axes,
+    }
+    integers = {"confusion": confusion, "sample_labels": labels[chosen]}
+    return {name: value.numpy().astype(np.float32) for name, value in floats.items()} | {
+        name: value.numpy().astype(np.int32) for name, value in integers.items()
+    }
+
+
+def _principal_axes(centered: Float[Tensor, "classes dim"]) -> Float[Tensor, "dim 3"]:
+    """Return the three leading right singular vectors, the largest entry of each positive."""
+    rows = torch.linalg.svd(centered, full_matrices=False)[2][:3]
+    signs = rows.gather(1, rows.abs().argmax(1, keepdim=True)).sign()
+    axes: Tensor = (rows * signs).T
+    return torch.nn.functional.pad(axes, (0, 3 - axes.shape[1]))
+
+
+def _balanced_subset(
+    labels: Integer[Tensor, "samples"], max_size: int
+) -> Integer[Tensor, "chosen"]:
+    """Return sorted indices of the first samples of each class, as many of each as possible."""
+    order = labels.argsort(stable=True)
+    counts = torch.bincount(labels)
+    class_starts = counts.cumsum(0) - counts
+    position_in_class = torch.empty_like(order)
+    position_in_class[order] = torch.arange(len(labels)) - class_starts[labels[order]]
+    return torch.sort(position_in_class.argsort(stable=True)[:max_size]).values

@@ -1,0 +1,73 @@
+"""Prediction for new images: classes, confidences and rejection scores."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Integer, UInt8
+from torch import Tensor
+
+from protosphere.classifiers import rejection_score
+from protosphere.data.augmentation import EvaluationTransform
+from protosphere.evaluation.inference import evaluation_mode
+from protosphere.training import Objective
+
+
+class Predictions(NamedTuple):
+    """Predictions for images, on the CPU, in the order of the images.
+
+    Attributes:
+        classes: Index of the predicted class of each image.
+        confidences: Softmax probability of the predicted class.
+        rejection_scores: Minus the largest cosine with a prototype; larger for images that are far
+            from every class.
+    """
+
+    classes: Integer[Tensor, "images"]
+    confidences: Float[Tensor, "images"]
+    rejection_scores: Float[Tensor, "images"]
+
+
+def predict_images(
+    objective: Objective,
+    transform: EvaluationTransform,
+    images: Sequence[UInt8[Tensor, "_ _ _"]] | UInt8[Tensor, "images channels height width"],
+    *,
+    batch_size: int = 256,
+) -> Predictions:
+    """Classify images.
+
+    Args:
+        objective: A trained objective. Its modes are restored at the end.
+        transform: The transform of the model's evaluation images.
+        images: Images of shape (channels, height, width) with pixels from 0 to 255, of equal or
+            different sizes; at least one.
+        batch_size: Number of images in a batch.
+
+    Raises:
+        ValueError: There are no images, or they have another type or number of axes.
+    """
+    if not len(images):
+        raise ValueError("images must contain at least one image, got none")
+    for image in images:
+        if image.ndim != 3 or image.dtype != torch.uint8:
+            raise ValueError(
+                "images must be uint8 tensors of shape (channels, height, width), "
+                f"got {tuple(image.shape)} of {image.dtype}"
+            )
+    with evaluation_mode(objective), torch.no_grad():
+        batches = [
+            _predict_batch(objective, transform, images[start : start + batch_size])
+            for start in range(0, len(images), batch_size)
+        ]
+    return Predictions(*(torch.cat(column).cpu() for column in zip(*batches, strict=True)))
+
+
+def _predict_batch(
+    objective: Objective, transform: EvaluationTransform, images: Sequence[Tensor] | Tensor
+) -> Predictions:
+    head = objective.head
+    batch = transform.prepare(list(images), head.prototypes.device)
+    features = objective.encoder(batch).float()
+    confidences, classes = head(features).softmax(1).max(1)
+    return Predictions(classes, confidences, rejection_score(features, head.prototypes))
