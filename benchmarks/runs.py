@@ -1,7 +1,7 @@
 """Tables of the committed training runs: final metrics, and classifiers fitted on their features.
 
 Each folder of ``results/runs`` holds the recipe, machine and metrics of one ``protosphere train``
-on CIFAR-100; ``classifiers.json`` holds what ``protosphere evaluate RUN --classifiers all --json``
+on CIFAR-100; ``classifiers.json`` holds what ``protosphere evaluate RUN --probe all --json``
 printed. Folders written by 0.1 are records of their commit and stay as they were written:
 ``_upgraded`` translates the keys that have been renamed since.
 """
@@ -162,8 +162,8 @@ def accuracy_source() -> str:
 
 
 def _classifiers(folder: str) -> list[dict[str, Any]]:
-    rows = json.loads((RUNS / folder / "classifiers.json").read_text())["classifiers"]
-    return [_upgraded(row) for row in rows]
+    record = json.loads((RUNS / folder / "classifiers.json").read_text())
+    return [_upgraded(row) for row in record.get("probes", record.get("classifiers", []))]
 
 
 def _upgraded(record: dict[str, Any]) -> dict[str, Any]:

@@ -93,7 +93,10 @@ def _complaint(name: str) -> str | None:
 def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
     arguments = function.args
     for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-        yield argument.arg
+        annotation = ast.unparse(argument.annotation) if argument.annotation else ""
+        # A batch of tensors is called a batch; a number of samples is a batch_size.
+        if argument.arg != "batch" or "int" in annotation:
+            yield argument.arg
 
 
 def _names(body: list[ast.stmt]) -> Iterator[str]:
