@@ -1,4 +1,4 @@
-"""Training that is killed, or asked to stop, at any moment and resumed: nothing is lost, and every bit is the same."""
+"""Training that is killed or stopped at any moment and resumed gives the same bits."""
 
 import itertools
 import os
@@ -9,47 +9,49 @@ from pathlib import Path
 import pytest
 import torch
 
-from protosphere.recipes import build, catalog
-from protosphere.recipes.runner import execute
-from protosphere.recipes.schema import with_settings
+from protosphere.recipes.build import load_dataset
+from protosphere.recipes.catalog import get_recipe
+from protosphere.recipes.runner import run_recipe
+from protosphere.recipes.schema import apply_overrides
 from protosphere.runs import RunFolder
 from protosphere.runs.checkpoints import load_checkpoint
 from support import kills
 
 pytestmark = pytest.mark.whole_program
-KILLS = 5
+NUM_KILLS = 5
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> kills.Whole:
-    """The run that nobody disturbs."""
-    return kills.uninterrupted(
-        tmp_path_factory.mktemp("kills") / "whole", epochs=kills.EPOCHS_A_KILL * KILLS
-    )
+def reference(tmp_path_factory: pytest.TempPathFactory) -> kills.Reference:
+    """The undisturbed run."""
+    folder = tmp_path_factory.mktemp("kills") / "reference"
+    return kills.run_undisturbed(folder, epochs=kills.EPOCHS_PER_KILL * NUM_KILLS)
 
 
-def test_five_kills_change_nothing(whole: kills.Whole, tmp_path: Path) -> None:
-    assert kills.disturbed(tmp_path, whole, kills=KILLS, seed=1) == []
+def test_five_kills_change_nothing(reference: kills.Reference, tmp_path: Path) -> None:
+    assert kills.run_with_kills(tmp_path, reference, kills=NUM_KILLS, seed=1) == []
 
 
-def test_two_requests_to_stop_change_nothing(whole: kills.Whole, tmp_path: Path) -> None:
-    assert kills.disturbed(tmp_path, whole, kills=2, seed=2, number=signal.SIGTERM) == []
+def test_two_requests_to_stop_change_nothing(reference: kills.Reference, tmp_path: Path) -> None:
+    differences = kills.run_with_kills(tmp_path, reference, kills=2, seed=2, number=signal.SIGTERM)
+    assert differences == []
 
 
-def test_an_epoch_that_is_stopped_in_its_middle_has_the_loss_of_all_its_steps(
-    whole: kills.Whole, tmp_path: Path
+def test_an_epoch_that_was_stopped_has_the_loss_of_all_its_steps(
+    reference: kills.Reference, tmp_path: Path
 ) -> None:
-    per_epoch = min(_losses(whole.folder))
+    steps_per_epoch = min(_losses(reference.folder))
     step = 0
-    while (
-        step % per_epoch == 0
-    ):  # By chance the signal may come with an epoch's last step; then once more.
-        ending = kills.trained(tmp_path, whole, moment=1.2, number=signal.SIGTERM)
-        step = kills.check(tmp_path, whole, ending, number=signal.SIGTERM, at_least=step + 1)
-    assert kills.trained(tmp_path, whole).is_whole
-    end = (step // per_epoch + 1) * per_epoch
-    assert _losses(tmp_path)[end] == _losses(whole.folder)[end]
-    assert kills.differences(whole.folder, tmp_path) == []
+    # By chance the signal may come at the last step of an epoch; it is then sent once more.
+    while step % steps_per_epoch == 0:
+        outcome = kills.run_until(tmp_path, reference, moment=1.2, number=signal.SIGTERM)
+        step = kills.check_folder(
+            tmp_path, reference, outcome, number=signal.SIGTERM, min_step=step + 1
+        )
+    assert kills.run_until(tmp_path, reference).is_finished
+    end = (step // steps_per_epoch + 1) * steps_per_epoch
+    assert _losses(tmp_path)[end] == _losses(reference.folder)[end]
+    assert kills.find_differences(reference.folder, tmp_path) == []
 
 
 def _losses(folder: Path) -> dict[int, float]:
@@ -60,24 +62,24 @@ def _losses(folder: Path) -> dict[int, float]:
     }
 
 
-class Death(BaseException):
-    """Nobody catches it and tidies up, as nobody does after SIGKILL."""
+class KilledError(BaseException):
+    """Nothing catches it to clean up, as nothing does after SIGKILL."""
 
 
-def _dying(at: int) -> Callable[[int], None]:
-    """A sync that is the end of the process when it is called for this time. (It syncs nothing: no power fails.)"""
+def _kill_at(count: int) -> Callable[[int], None]:
+    """Return a replacement of fsync that ends the process at a given call."""
     calls = itertools.count(1)
 
-    def die(_: int) -> None:
-        if next(calls) == at:
-            raise Death
+    def sync(_: int) -> None:
+        if next(calls) == count:
+            raise KilledError
 
-    return die
+    return sync
 
 
 @pytest.fixture
 def _one_thread() -> Iterator[None]:
-    """On a busy machine threads wait for each other longer than such small sums take."""
+    """On a busy machine, waiting for threads takes longer than these small computations."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -85,39 +87,35 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_one_thread")
-def test_death_at_every_single_write_changes_nothing(
+def test_a_kill_at_every_single_write_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first process dies at its first sync, the next at its second, and so on: before and after each rename."""
-    settings = [
+    """The first process ends at its first sync, the second at its second, and so on."""
+    overrides = [
         "data.source=synthetic",
         "data.num_classes=3",
-        "data.samples=32",
-        "data.resolution=8",
+        "data.num_samples=32",
+        "data.image_size=8",
+        "schedule.epochs=3",
+        "training.batch_size=16",
+        "evaluation.every=1",
+        "checkpoint.every=1",
     ]
-    settings += [
-        "optimization.epochs=3",
-        "optimization.batch=16",
-        "evaluate_every=1",
-        "save_every=1",
-    ]
-    recipe = with_settings(catalog.recipe("digits-ntce"), settings)
-    source = build.build_source(recipe)
-    list(execute(recipe, RunFolder(tmp_path / "whole"), source))
+    recipe = apply_overrides(get_recipe("digits-ntce"), overrides)
+    dataset = load_dataset(recipe)
+    list(run_recipe(recipe, RunFolder(tmp_path / "reference"), dataset))
     run = RunFolder(tmp_path / "killed")
-    saved = [0]
-    for death in itertools.count(1):
+    saved_steps = [0]
+    for count in itertools.count(1):
         try:
             with monkeypatch.context() as patch:
-                patch.setattr(os, "fsync", _dying(death))
-                list(execute(recipe, run, source, start="resume"))
+                patch.setattr(os, "fsync", _kill_at(count))
+                list(run_recipe(recipe, run, dataset, start="resume"))
             break
-        except Death:
+        except KilledError:
             checkpoint = load_checkpoint(run.checkpoints)
-            saved.append(0 if checkpoint is None else checkpoint.step)
-    assert saved == sorted(saved)
-    assert saved.count(0) > 12, (
-        "processes died at each write of the start, of an evaluation and of a checkpoint"
-    )
-    assert kills.differences(tmp_path / "whole", run.path) == []
-    assert list(run.path.rglob("*.part")) == [], "nothing half-written stays"
+            saved_steps.append(0 if checkpoint is None else checkpoint.step)
+    assert saved_steps == sorted(saved_steps)
+    assert saved_steps.count(0) > 12, "killed at each write of the start and the first epoch"
+    assert kills.find_differences(tmp_path / "reference", run.path) == []
+    assert list(run.path.rglob("*.part")) == [], "no temporary file is left"
