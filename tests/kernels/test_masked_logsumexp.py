@@ -1,127 +1,112 @@
-"""The primitive against a loop over pairs, in both forms; what it may hold in memory; what it refuses."""
+"""The primitive against a loop over pairs, its memory, its derivatives, and bad input."""
 
 import itertools
+from collections.abc import Callable
+from typing import Any, get_args
 
 import pytest
 import torch
+from torch import Tensor
 
-from protosphere.kernels import choose_form, chunked, masked_logsumexp
+from protosphere.kernels import Form, choose_form, chunked, dispatch, masked_logsumexp
 
 F64 = torch.float64
-ANCHORS, KEYS, DIM = 5, 7, 3
+NUM_ANCHORS, NUM_KEYS, DIM = 5, 7, 3
 
 
 def _loop(
-    anchors,
-    keys,
-    temperature,
-    similarity,
-    pull,
-    leave_out,
-    partners,
-    a_labels,
-    k_labels,
-    log_weights,
-):
-    """values and pulled, pair by pair."""
+    anchors: Tensor,
+    keys: Tensor,
+    *,
+    temperature: Tensor,
+    similarity: str,
+    positives: str,
+    exclude: str,
+    positive_index: Tensor | None,
+    anchor_labels: Tensor,
+    key_labels: Tensor,
+    key_log_weights: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Values and positive logits, pair by pair."""
     if similarity == "cosine":
         anchors = anchors / anchors.norm(dim=1, keepdim=True)
         keys = keys / keys.norm(dim=1, keepdim=True)
-    askers = {"nothing": 0, "anchor_of_key": len(keys)}.get(pull, len(anchors))
-    values, pulled = [], [torch.zeros((), dtype=F64)] * askers
+    num_queries = {"none": 0, "anchor_of_key": len(keys)}.get(positives, len(anchors))
+    values: list[Tensor] = []
+    positive_logits: list[list[Tensor]] = [[] for _ in range(num_queries)]
     for a, anchor in enumerate(anchors):
         terms = []
         for k, key in enumerate(keys):
-            scaled = ((anchor * key).sum() - (1 if similarity == "cosine" else 0)) / temperature
-            pulls = {
-                "nothing": False,
-                "key_of_anchor": pull == "key_of_anchor" and partners[a] == k,
-                "anchor_of_key": pull == "anchor_of_key" and partners[k] == a,
-                "same_label": a_labels[a] == k_labels[k]
-                and not (leave_out == "same_index" and a == k),
-            }[pull]
-            if pulls:
-                place = k if pull == "anchor_of_key" else a
-                pulled[place] = pulled[place] + scaled
-            if not (leave_out == "pulled" and pulls) and not (leave_out == "same_index" and a == k):
-                terms.append(scaled + log_weights[k])
-        values.append(
-            torch.stack(terms).logsumexp(0) if terms else torch.tensor(-torch.inf, dtype=F64)
-        )
-    return torch.stack(values), torch.stack(pulled) if pulled else torch.zeros(0, dtype=F64)
+            logit = ((anchor * key).sum() - (1 if similarity == "cosine" else 0)) / temperature
+            same_index = exclude == "same_index" and a == k
+            is_positive = False
+            if positives == "same_label":
+                is_positive = bool(anchor_labels[a] == key_labels[k]) and not same_index
+            elif positive_index is not None:
+                of_anchor = positives == "key_of_anchor"
+                is_positive = bool(positive_index[a] == k if of_anchor else positive_index[k] == a)
+            if is_positive:
+                positive_logits[k if positives == "anchor_of_key" else a].append(logit)
+            if not same_index and not (exclude == "positives" and is_positive):
+                terms.append(logit + key_log_weights[k])
+        nothing = torch.tensor(-torch.inf, dtype=F64)
+        values.append(torch.stack(terms).logsumexp(0) if terms else nothing)
+    zero = torch.zeros((), dtype=F64)
+    means = [torch.stack(logits).mean() if logits else zero for logits in positive_logits]
+    return torch.stack(values), torch.stack(means) if means else torch.zeros(0, dtype=F64)
 
 
 @pytest.mark.parametrize(
-    ("pull", "leave_out"),
+    ("positives", "exclude"),
     [
-        (pull, leave_out)
-        for pull, leave_out in itertools.product(
-            ("nothing", "key_of_anchor", "anchor_of_key", "same_label"),
-            ("nothing", "pulled", "same_index"),
+        (positives, exclude)
+        for positives, exclude in itertools.product(
+            ("none", "key_of_anchor", "anchor_of_key", "same_label"),
+            ("none", "positives", "same_index"),
         )
-        if (pull, leave_out) != ("nothing", "pulled")
+        if (positives, exclude) != ("none", "positives")
     ],
 )
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
-def test_equals_a_loop_over_pairs(pull: str, leave_out: str, similarity: str, form: str) -> None:
+def test_equals_a_loop_over_pairs(positives: str, exclude: str, similarity: str, form: str) -> None:
     inputs = [
-        torch.randn(ANCHORS, DIM, dtype=F64),
-        torch.randn(KEYS, DIM, dtype=F64),
+        torch.randn(NUM_ANCHORS, DIM, dtype=F64),
+        torch.randn(NUM_KEYS, DIM, dtype=F64),
         torch.tensor(0.4, dtype=F64),
-        torch.randn(KEYS, dtype=F64),
+        torch.randn(NUM_KEYS, dtype=F64),
     ]
-    a_labels, k_labels = torch.tensor([0, 1, 2, 1, 0]), torch.tensor([2, 1, 0, 1, 5, 0, 2])
-    partners = {
+    index = {
         "key_of_anchor": torch.tensor([6, 0, 3, 3, 2]),
         "anchor_of_key": torch.tensor([4, 0, 1, 1, 0, 2, 4]),
     }
-    weights = torch.linspace(0.5, 2, ANCHORS, dtype=F64)
+    options: dict[str, Any] = {
+        "similarity": similarity,
+        "positives": positives,
+        "exclude": exclude,
+        "positive_index": index.get(positives),
+        "anchor_labels": torch.tensor([0, 1, 2, 1, 0]),
+        "key_labels": torch.tensor([2, 1, 0, 1, 5, 0, 2]),
+    }
+    weights = torch.linspace(0.5, 2, NUM_ANCHORS, dtype=F64)
     results = []
-    for which in ("ours", "loop"):
-        anchors, keys, temperature, log_weights = leaves = [
-            tensor.clone().requires_grad_() for tensor in inputs
-        ]
-        if which == "ours":
-            values, pulled = masked_logsumexp(
-                anchors,
-                keys,
-                temperature=temperature,
-                similarity=similarity,
-                pull=pull,
-                leave_out=leave_out,
-                partners=partners.get(pull),
-                anchor_labels=a_labels,
-                key_labels=k_labels,
-                key_log_weights=log_weights,
-                form=form,
-            )
-        else:
-            found = partners.get(pull)
-            values, pulled = _loop(
-                anchors,
-                keys,
-                temperature,
-                similarity,
-                pull,
-                leave_out,
-                found,
-                a_labels,
-                k_labels,
-                log_weights,
-            )
-        total = (values * weights).sum() - (
-            pulled * torch.linspace(1, 3, len(pulled), dtype=F64)
-        ).sum()
-        results.append((values, pulled, *torch.autograd.grad(total, leaves)))
+    for compute in (lambda *args, **kw: masked_logsumexp(*args, **kw, form=form), _loop):
+        leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+        anchors, keys, temperature, log_weights = leaves
+        values, positive_logits = compute(
+            anchors, keys, temperature=temperature, key_log_weights=log_weights, **options
+        )
+        slopes = torch.linspace(1, 3, len(positive_logits), dtype=F64)
+        total = (values * weights).sum() - (positive_logits * slopes).sum()
+        results.append((values, positive_logits, *torch.autograd.grad(total, leaves)))
     for ours, loop in zip(*results, strict=True):
         torch.testing.assert_close(ours, loop, rtol=1e-12, atol=1e-12)
 
 
 def test_an_anchor_without_a_key_is_minus_infinity_with_a_zero_gradient(form: str) -> None:
-    for weights, leave_out in ((torch.full((1,), -torch.inf), "nothing"), (None, "same_index")):
+    for weights, exclude in ((torch.full((1,), -torch.inf), "none"), (None, "same_index")):
         anchors, keys = torch.randn(1, 4).requires_grad_(), torch.randn(1, 4).requires_grad_()
         values = masked_logsumexp(
-            anchors, keys, leave_out=leave_out, key_log_weights=weights, form=form
+            anchors, keys, exclude=exclude, key_log_weights=weights, form=form
         ).values
         assert values.tolist() == [-torch.inf]
         torch.where(values == -torch.inf, 0, values).sum().backward()
@@ -137,17 +122,17 @@ def test_no_anchors_and_no_keys(form: str) -> None:
     ]
 
 
-def test_only_the_gradients_asked_for_are_given(form: str) -> None:
-    for wanted in itertools.product((False, True), repeat=2):
-        anchors, keys = (torch.randn(4, 3).requires_grad_(want) for want in wanted)
+def test_gradients_are_computed_for_inputs_that_require_them(form: str) -> None:
+    for needed in itertools.product((False, True), repeat=2):
+        anchors, keys = (torch.randn(4, 3).requires_grad_(need) for need in needed)
         values = masked_logsumexp(anchors, keys, form=form).values
-        assert values.requires_grad == any(wanted)
-        if any(wanted):
+        assert values.requires_grad == any(needed)
+        if any(needed):
             values.sum().backward()
-        assert [anchors.grad is not None, keys.grad is not None] == list(wanted)
+        assert [anchors.grad is not None, keys.grad is not None] == list(needed)
 
 
-def _largest_allocation(step) -> int:
+def _largest_allocation(step: Callable[[], None]) -> int:
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profile:
@@ -156,18 +141,23 @@ def _largest_allocation(step) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
-@pytest.mark.parametrize("leave_out", ["nothing", "pulled"])
-def test_chunked_never_holds_the_matrix(leave_out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("exclude", ["none", "positives"])
+def test_chunked_never_holds_the_matrix(exclude: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunked, "_SIDE_ON_CPU", 64)
     monkeypatch.setattr(chunked, "_KEPT", 0)
     anchors, keys = torch.randn(600, 4).requires_grad_(), torch.randn(700, 4).requires_grad_()
 
     def step(form: str) -> None:
-        partners = torch.arange(600)
+        positive_index = torch.arange(600)
         result = masked_logsumexp(
-            anchors, keys, pull="key_of_anchor", leave_out=leave_out, partners=partners, form=form
+            anchors,
+            keys,
+            positives="key_of_anchor",
+            exclude=exclude,
+            positive_index=positive_index,
+            form=form,
         )
-        (result.values - result.pulled).sum().backward()
+        (result.values - result.positive_logits).sum().backward()
 
     matrix = 600 * 700 * 4
     assert _largest_allocation(lambda: step("eager")) >= matrix
@@ -175,23 +165,25 @@ def test_chunked_never_holds_the_matrix(leave_out: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@pytest.mark.parametrize("keep", [True, False])
-def test_operators_are_what_they_declare(keep: bool) -> None:
-    """torch's own checks of a custom operator: schema, shapes without data, autograd, and tracing."""
+@pytest.mark.parametrize("store", [True, False])
+@pytest.mark.parametrize("positives", ["anchor_of_key", "same_label"])
+def test_operators_are_what_they_declare(store: bool, positives: str) -> None:
+    """torch's own checks of a custom operator: schema, shapes without data, autograd, tracing."""
     anchors, keys = torch.randn(4, 3).requires_grad_(), torch.randn(6, 3).requires_grad_()
-    scale, partners = torch.tensor(2.0).requires_grad_(), torch.tensor([0, 1, 2, 3, 0, 1])
-    pull = ("anchor_of_key", "chords" if keep else "matrix", "pulled")
+    scale, index = torch.tensor(2.0).requires_grad_(), torch.tensor([0, 1, 2, 3, 0, 1])
+    source = "chords" if store and positives == "anchor_of_key" else "matrix"
+    tensors = (anchors, keys, scale, None, index, index[:4], index)
     torch.library.opcheck(
-        chunked._forward, (anchors, keys, scale, None, partners, None, None, *pull, True, keep)
+        chunked._forward, (*tensors, positives, source, "positives", "cosine", store)
     )
 
 
-def test_partners_by_chords_equal_those_of_the_matrix_and_keep_more_digits(form: str) -> None:
+def test_logits_from_chords_equal_those_of_the_matrix_and_keep_more_digits(form: str) -> None:
     generator = torch.Generator().manual_seed(0)
     anchors = torch.randn(4, 6, dtype=F64, generator=generator)
     keys = 3 * anchors[[2, 0, 1, 1, 3]] + 1e-4 * torch.randn(5, 6, dtype=F64, generator=generator)
-    partners, results = torch.tensor([2, 0, 1, 1, 3]), {}
-    for dtype, pull_from in (
+    positive_index, results = torch.tensor([2, 0, 1, 1, 3]), {}
+    for dtype, positive_logits_from in (
         (F64, "matrix"),
         (F64, "chords"),
         (torch.float32, "chords"),
@@ -199,38 +191,112 @@ def test_partners_by_chords_equal_those_of_the_matrix_and_keep_more_digits(form:
     ):
         a, k = anchors.to(dtype).requires_grad_(), keys.to(dtype).requires_grad_()
         scale = torch.tensor(0.2, dtype=dtype, requires_grad=True)
-        values, pulled = masked_logsumexp(
+        values, positive_logits = masked_logsumexp(
             a,
             k,
             temperature=scale,
-            pull="anchor_of_key",
-            pull_from=pull_from,
-            leave_out="pulled",
-            partners=partners,
+            positives="anchor_of_key",
+            positive_logits_from=positive_logits_from,
+            exclude="positives",
+            positive_index=positive_index,
             form=form,
         )
-        gradients = torch.autograd.grad(values.sum() - 2 * pulled.sum(), (a, k, scale))
-        results[dtype, pull_from] = [tensor.double() for tensor in (values, pulled, *gradients)]
+        gradients = torch.autograd.grad(values.sum() - 2 * positive_logits.sum(), (a, k, scale))
+        results[dtype, positive_logits_from] = [
+            tensor.double() for tensor in (values, positive_logits, *gradients)
+        ]
     for matrix, chords in zip(results[F64, "matrix"], results[F64, "chords"], strict=True):
         torch.testing.assert_close(chords, matrix, rtol=1e-6, atol=1e-12)
     exact = results[F64, "chords"][1]
     error = {
-        pull_from: ((results[torch.float32, pull_from][1] - exact) / exact).abs().max()
-        for pull_from in ("matrix", "chords")
+        positive_logits_from: ((results[torch.float32, positive_logits_from][1] - exact) / exact)
+        .abs()
+        .max()
+        for positive_logits_from in ("matrix", "chords")
     }
     assert error["chords"] < 2e-2 < error["matrix"]
 
 
-def test_chunked_says_that_it_has_no_second_derivative() -> None:
-    anchors, keys = torch.randn(3, 4).requires_grad_(), torch.randn(5, 4)
-    for form in ("eager", "chunked"):
-        values = masked_logsumexp(anchors, keys, form=form).values
-        if form == "eager":
-            (slope,) = torch.autograd.grad(values.sum(), anchors, create_graph=True)
-            assert torch.autograd.grad(slope.square().sum(), anchors)[0].abs().sum() > 0
-        else:
-            with pytest.raises(RuntimeError, match='ask for form="eager"'):
-                torch.autograd.grad(values.sum(), anchors, create_graph=True)
+POSITIVES: list[dict[str, Any]] = [
+    {"positives": "none"},
+    {"positives": "key_of_anchor", "exclude": "positives", "positive_index": torch.arange(4) % 3},
+    {"positives": "same_label", "exclude": "same_index"},
+]
+
+
+@pytest.mark.parametrize("options", POSITIVES, ids=lambda options: options["positives"])
+def test_second_derivatives_are_those_of_finite_differences(
+    options: dict[str, Any], form: str
+) -> None:
+    labels = torch.tensor([0, 1, 0, 1])
+    inputs = (
+        torch.randn(4, 3, dtype=F64, requires_grad=True),
+        torch.randn(4, 3, dtype=F64, requires_grad=True),
+        torch.tensor(0.4, dtype=F64, requires_grad=True),
+    )
+
+    def compute(anchors: Tensor, keys: Tensor, temperature: Tensor) -> Tensor:
+        result = masked_logsumexp(
+            anchors,
+            keys,
+            temperature=temperature,
+            anchor_labels=labels,
+            key_labels=labels,
+            form=form,
+            **options,
+        )
+        return torch.cat(result)
+
+    assert torch.autograd.gradgradcheck(compute, inputs)
+
+
+def test_second_derivatives_with_one_tensor_as_anchors_and_keys(form: str) -> None:
+    vectors, labels = torch.randn(4, 3, dtype=F64, requires_grad=True), torch.tensor([0, 1, 0, 1])
+
+    def compute(vectors: Tensor) -> Tensor:
+        result = masked_logsumexp(
+            vectors,
+            vectors,
+            positives="same_label",
+            exclude="same_index",
+            anchor_labels=labels,
+            key_labels=labels,
+            form=form,
+        )
+        return result.values - result.positive_logits
+
+    assert torch.autograd.gradgradcheck(compute, (vectors,))
+
+
+@pytest.mark.parametrize("limit", [2**20, 4], ids=["below the size limit", "above the size limit"])
+@pytest.mark.parametrize("options", POSITIVES, ids=lambda options: options["positives"])
+def test_auto_supports_torch_func_at_every_size(
+    options: dict[str, Any], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "_EAGER_LIMIT_ON_CPU", limit)
+    keys, labels = torch.randn(4, 3, dtype=F64), torch.tensor([0, 1, 0, 1])
+
+    def total(anchors: Tensor) -> Tensor:
+        result = masked_logsumexp(anchors, keys, anchor_labels=labels, key_labels=labels, **options)
+        return result.values.sum() - result.positive_logits.sum()
+
+    batches = torch.randn(2, 4, 3, dtype=F64)
+    expected = [torch.autograd.functional.jacobian(total, anchors) for anchors in batches]
+    got = [torch.func.grad(total)(anchors) for anchors in batches]
+    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(torch.vmap(torch.func.grad(total))(batches), torch.stack(expected))
+
+
+def test_chunked_under_torch_func_names_the_remedy() -> None:
+    def total(anchors: Tensor) -> Tensor:
+        return masked_logsumexp(anchors, torch.ones(5, 4), form="chunked").values.sum()
+
+    with pytest.raises(RuntimeError, match=r'not support .* torch\.func .* use form="eager"'):
+        torch.func.grad(total)(torch.randn(3, 4))
+
+
+def test_every_form_has_a_row_and_a_name() -> None:
+    assert set(get_args(Form)) == {"auto", *dispatch.FORMS}
 
 
 def test_choice_follows_size() -> None:
@@ -240,44 +306,49 @@ def test_choice_follows_size() -> None:
 
 
 @pytest.mark.bad_input
-def test_choices_that_do_not_make_sense() -> None:
-    square = torch.eye(3)
-    for options, sentence in (
-        ({"form": "fused"}, "form must be one of auto, eager, chunked; got 'fused'"),
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"form": "fused"}, "form must be one of auto, eager, chunked, got 'fused'"),
         (
-            {"pull": "all"},
-            "pull must be one of nothing, key_of_anchor, anchor_of_key, same_label; got 'all'",
+            {"positives": "all"},
+            "positives must be one of none, key_of_anchor, anchor_of_key, same_label, got 'all'",
+        ),
+        ({"exclude": "positives"}, 'exclude="positives" requires positives, got positives="none"'),
+        ({"similarity": "cos"}, "similarity must be one of cosine, dot, got 'cos'"),
+        ({"temperature": -1.0}, "temperature must be a positive number, got -1.0"),
+        ({"temperature": True}, "temperature must be a positive number, got True"),
+        (
+            {"positives": "same_label"},
+            r"anchor_labels must have shape \(3,\) for positives='same_label', got None",
         ),
         (
-            {"leave_out": "pulled"},
-            'leave_out="pulled" needs something that is pulled; got pull="nothing"',
-        ),
-        ({"similarity": "cos"}, "similarity must be one of cosine, dot; got 'cos'"),
-        ({"temperature": -1.0}, "temperature must be a positive number; got -1.0"),
-        (
-            {"pull": "same_label"},
-            r"anchor_labels must have shape \(3,\) for pull='same_label'; got nothing",
-        ),
-        (
-            {"pull": "key_of_anchor"},
-            r"partners must have shape \(3,\) for pull='key_of_anchor'; got nothing",
+            {"positives": "key_of_anchor"},
+            r"positive_index must have shape \(3,\) for positives='key_of_anchor', got None",
         ),
         (
             {"key_log_weights": torch.ones(2)},
-            r"key_log_weights must have shape \(3,\).*; got shape \(2,\)",
+            r"key_log_weights must have shape \(3,\).*, got shape \(2,\)",
         ),
         (
             {
-                "pull": "key_of_anchor",
-                "partners": torch.arange(3),
-                "pull_from": "chords",
+                "positives": "key_of_anchor",
+                "positive_index": torch.arange(3),
+                "positive_logits_from": "chords",
                 "similarity": "dot",
             },
-            'pull_from="chords" is for cosines of partners',
+            'positive_logits_from="chords" requires similarity="cosine"',
         ),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            masked_logsumexp(square, square, **options)
+    ],
+)
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        masked_logsumexp(torch.eye(3), torch.eye(3), **options)
+
+
+@pytest.mark.bad_input
+def test_bad_shapes() -> None:
+    square = torch.eye(3)
     with pytest.raises(
         ValueError, match=r"matrices of the same width.*got shapes \(3, 3\) and \(3,\)"
     ):

@@ -1,5 +1,5 @@
-"""The one primitive of the library in its forms."""
+"""The one primitive of the library, the masked log-sum-exp, in its forms."""
 
-from protosphere.kernels.masked_logsumexp import MaskedLogSumExp, choose_form, masked_logsumexp
+from protosphere.kernels.dispatch import Form, MaskedLogSumExp, choose_form, masked_logsumexp
 
-__all__ = ["MaskedLogSumExp", "choose_form", "masked_logsumexp"]
+__all__ = ["Form", "MaskedLogSumExp", "choose_form", "masked_logsumexp"]

@@ -1,91 +1,58 @@
-"""The eager form of the primitive: the whole matrix, differentiated by autograd; the quickest when it is small."""
+"""The eager form of the primitive: the whole matrix, differentiated by autograd."""
+
+from typing import Any
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from protosphere.geometry.sphere import (
-    compute_dtype,
-    inner_products,
-    normalize,
-    unit_squared_chords,
+from protosphere.geometry.sphere import inner_products, normalize, unit_squared_chords
+from protosphere.kernels.problem import Problem
+from protosphere.kernels.same_label import (
+    accumulation_dtype,
+    chord_operands,
+    num_positives,
+    positive_shift,
 )
 
 
-def logsumexp_and_pulled(
-    anchors: Tensor,
-    keys: Tensor,
-    scale: Tensor,
-    key_log_weights: Tensor | None,
-    partners: Tensor | None,
-    anchor_labels: Tensor | None,
-    key_labels: Tensor | None,
-    pull: str,
-    pull_from: str,
-    leave_out: str,
-    on_sphere: bool,
-) -> tuple[Tensor, Tensor]:
-    """The primitive by its definition; memory O(anchors · keys)."""
-    dtype = compute_dtype(anchors, keys, scale)
-    anchors, keys = anchors.to(dtype), keys.to(dtype)
-    if on_sphere:
+def compute(
+    problem: Problem,
+) -> tuple[Float[Tensor, "anchors"], Float[Tensor, "positives"]]:
+    """Compute the primitive by its definition, in O(anchors · keys) memory.
+
+    Args:
+        problem: What to compute.
+
+    Returns:
+        The log-sum-exp of each anchor and the logits of the positives.
+    """
+    scale = problem.scale
+    anchors, keys = problem.anchors.to(problem.dtype), problem.keys.to(problem.dtype)
+    if problem.on_sphere:
         anchors, keys = normalize(anchors), normalize(keys)
     if len(anchors) <= len(keys):
-        similarities = inner_products(anchors * scale, keys)
+        logits = inner_products(anchors * scale, keys)
     else:
-        similarities = inner_products(anchors, keys * scale)
-    pairs = _pulled_pairs(similarities, partners, anchor_labels, key_labels, pull)
-    values = similarities
-    if key_log_weights is not None:
-        values = values + key_log_weights.to(dtype)
-    if leave_out == "same_index":
-        values = values.masked_fill(_same_index(similarities), -torch.inf)
-    elif leave_out == "pulled":
-        values = values.masked_fill(pairs, -torch.inf)
-    # On the sphere similarities are counted from the largest there can be.
-    top = scale if on_sphere else torch.zeros_like(scale)
-    pulled = similarities.new_zeros(0)
-    if pull == "same_label":
-        pulled = torch.where(
-            pairs & ~_same_index(pairs) if leave_out == "same_index" else pairs,
-            similarities - top,
-            0,
-        )
-        pulled = pulled.sum(1)
-    elif partners is not None and pull_from == "matrix":
-        axis = 0 if pull == "anchor_of_key" else 1
-        pulled = similarities.gather(axis, partners.unsqueeze(axis)).squeeze(axis) - top
-    elif partners is not None:
-        asking, asked = (keys, anchors) if pull == "anchor_of_key" else (anchors, keys)
-        asked = asked.index_select(0, partners)
-        pulled = unit_squared_chords(asking, asked) * (-scale / 2)
-    return logsumexp(values, 1) - top, pulled
+        logits = inner_products(anchors, keys * scale)
+    # On the sphere logits are measured from the largest possible one.
+    top = scale if problem.on_sphere else torch.zeros_like(scale)
+    if problem.positives == "same_label":
+        return _with_same_label(problem, anchors, keys, logits - top)
+    excluded = None
+    if problem.exclude == "same_index":
+        excluded = _same_index(logits)
+    elif problem.exclude == "positives":
+        excluded = _positive_pairs(problem, logits)
+    values = logsumexp(_masked(logits, problem.key_log_weights, excluded), 1) - top
+    return values, _positive_logits(problem, anchors, keys, logits, top)
 
 
-def _pulled_pairs(
-    similarities: Tensor,
-    partners: Tensor | None,
-    anchor_labels: Tensor | None,
-    key_labels: Tensor | None,
-    pull: str,
-) -> Tensor:
-    """A matrix that is True where anchor and key are partners, or of one label."""
-    anchors, keys = similarities.shape
-    if pull == "same_label" and anchor_labels is not None and key_labels is not None:
-        return anchor_labels[:, None] == key_labels[None, :]
-    if pull == "key_of_anchor" and partners is not None:
-        return partners[:, None] == torch.arange(keys, device=partners.device)
-    if pull == "anchor_of_key" and partners is not None:
-        return partners[None, :] == torch.arange(anchors, device=partners.device)[:, None]
-    return torch.zeros((), dtype=torch.bool, device=similarities.device)
+def logsumexp(values: Float[Tensor, "..."], axis: int) -> Float[Tensor, "..."]:
+    """Return log Σ exp along an axis.
 
-
-def _same_index(matrix: Tensor) -> Tensor:
-    rows, columns = (torch.arange(size, device=matrix.device) for size in matrix.shape)
-    return rows[:, None] == columns
-
-
-def logsumexp(values: Tensor, axis: int) -> Tensor:
-    """log Σ exp along an axis: −∞ where nothing is left in the sum, and then a zero gradient instead of NaN."""
+    Unlike ``torch.logsumexp`` it has a zero gradient, not NaN, where all values are −∞.
+    """
     if values.shape[axis] == 0:
         return values.sum(axis) - torch.inf
     largest = values.detach().amax(axis, keepdim=True)
@@ -95,3 +62,118 @@ def logsumexp(values: Tensor, axis: int) -> Tensor:
     return torch.where(
         empty, -torch.inf, torch.where(empty, 1, total).log() + largest.squeeze(axis)
     )
+
+
+def _positive_logits(
+    problem: Problem, anchors: Tensor, keys: Tensor, logits: Tensor, top: Tensor
+) -> Tensor:
+    index = problem.positive_index
+    if problem.positives == "none" or index is None:
+        return logits.new_zeros(0)
+    of_keys = problem.positives == "anchor_of_key"
+    if problem.positive_logits_from == "matrix":
+        axis = 0 if of_keys else 1
+        return logits.gather(axis, index.unsqueeze(axis)).squeeze(axis) - top
+    queries, targets = (keys, anchors) if of_keys else (anchors, keys)
+    return unit_squared_chords(queries, targets.index_select(0, index)) * (-problem.scale / 2)
+
+
+def _positive_pairs(problem: Problem, logits: Tensor) -> Bool[Tensor, "anchors keys"]:
+    """Return a matrix that is True where anchor and key are positives."""
+    num_anchors, num_keys = logits.shape
+    if problem.positives == "same_label":
+        assert problem.anchor_labels is not None
+        assert problem.key_labels is not None
+        return problem.anchor_labels[:, None] == problem.key_labels
+    assert problem.positive_index is not None
+    if problem.positives == "key_of_anchor":
+        return problem.positive_index[:, None] == torch.arange(num_keys, device=logits.device)
+    return problem.positive_index == torch.arange(num_anchors, device=logits.device)[:, None]
+
+
+def _same_index(matrix: Tensor) -> Bool[Tensor, "anchors keys"]:
+    rows, columns = (torch.arange(size, device=matrix.device) for size in matrix.shape)
+    return rows[:, None] == columns
+
+
+def _masked(logits: Tensor, key_log_weights: Tensor | None, excluded: Tensor | None) -> Tensor:
+    if key_log_weights is not None:
+        logits = logits + key_log_weights.to(logits.dtype)
+    return logits if excluded is None else logits.masked_fill(excluded, -torch.inf)
+
+
+def _with_same_label(
+    problem: Problem, anchors: Tensor, keys: Tensor, logits: Tensor
+) -> tuple[Tensor, Tensor]:
+    assert problem.anchor_labels is not None
+    assert problem.key_labels is not None
+    positives = _positive_pairs(problem, logits)
+    if problem.on_sphere:
+        left, right = chord_operands(anchors, keys, problem.anchor_labels, problem.key_labels)
+        logits = torch.where(positives, inner_products(left * problem.scale, right), logits)
+    excluded = None
+    if problem.exclude == "same_index":
+        excluded = _same_index(logits)
+        positives = positives & ~excluded
+    elif problem.exclude == "positives":
+        excluded = positives
+    values, positive_logits, _ = _AttractionAndRepulsion.apply(
+        logits, problem.key_log_weights, positives, excluded, num_positives(problem)
+    )
+    return values, positive_logits
+
+
+class _AttractionAndRepulsion(torch.autograd.Function):
+    """Log-sum-exp and mean positive logit of each row, with one accurate matrix of slopes.
+
+    Autograd would add the slopes of the two results as rounded numbers, which almost cancel.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        logits: Tensor,
+        key_log_weights: Tensor | None,
+        positives: Tensor,
+        excluded: Tensor | None,
+        counts: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        positive_logits = torch.where(positives, logits, 0).sum(1) / counts.clamp(min=1)
+        values = _masked(logits, key_log_weights, excluded)
+        accumulate = accumulation_dtype(logits.device)
+        if values.shape[1] == 0:
+            precise = values.sum(1, dtype=accumulate) - torch.inf
+        else:
+            largest = values.amax(1)
+            largest = largest.masked_fill(largest == -torch.inf, 0)
+            precise = (values - largest[:, None]).exp().sum(1, dtype=accumulate).log() + largest
+        # A copy even in float64: the two results are marked differently for autograd.
+        return precise.to(logits.dtype, copy=True), positive_logits, precise
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(output[2])
+        ctx.save_for_backward(*inputs, output[2])
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_values: Tensor, grad_positives: Tensor, _: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        logits, key_log_weights, positives, excluded, counts, precise = ctx.saved_tensors
+        masked = _masked(logits, key_log_weights, excluded)
+        if torch.is_grad_enabled():
+            # A second derivative must see that the log-sum-exp depends on the logits.
+            precise = logsumexp(masked, 1)
+        finite = precise.masked_fill(precise == -torch.inf, 0).to(logits.dtype)
+        repulsion = (masked - finite[:, None]).exp() * grad_values[:, None]
+        attraction = (grad_positives / counts.clamp(min=1))[:, None]
+        slopes = repulsion + torch.where(positives, attraction, 0)
+        if not torch.is_grad_enabled():
+            shift, usable = positive_shift(grad_values, grad_positives, counts, precise)
+            accurate = (masked - shift.to(logits.dtype)[:, None]).expm1() * -attraction
+            slopes = torch.where(positives & usable[:, None], accurate, slopes)
+        grad_weights = None
+        if key_log_weights is not None and ctx.needs_input_grad[1]:
+            grad_weights = repulsion.sum(0).to(key_log_weights.dtype)
+        return slopes, grad_weights, None, None, None

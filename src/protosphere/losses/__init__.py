@@ -1,4 +1,4 @@
-"""The objectives: alignment minus repulsion on the unit sphere, each a function and a thin module."""
+"""The objectives, alignment minus repulsion on the unit sphere: functions and modules."""
 
 from protosphere.losses.dot_regression import DotRegressionLoss, dot_regression_loss
 from protosphere.losses.from_logits import (

@@ -1,11 +1,12 @@
-"""Dot regression (DR): pull each feature onto the fixed prototype of its class, with no repulsion."""
+"""Dot regression (DR): attraction to the prototype of the class, without repulsion."""
 
 from jaxtyping import Float, Integer
 from torch import Tensor
 
 from protosphere.geometry.sphere import squared_chords
-from protosphere.losses.module import Criterion
-from protosphere.losses.targets import Reduction, check_prototypes, read_labels, reduce_anchors
+from protosphere.losses.module import LossModule, PrototypeHead, head_prototypes
+from protosphere.losses.reduction import Reduction, reduce_loss
+from protosphere.losses.targets import check_prototypes, read_targets
 
 
 def dot_regression_loss(
@@ -17,23 +18,23 @@ def dot_regression_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
-    """Dot regression onto prototypes that do not move, usually a simplex ETF.
+    """Dot regression: squared distance of the cosine with the prototype of the class from 1.
 
     ℓ_i = ½ (cos(z_i, w_{y_i}) − 1)²
 
     Args:
-        features: z; the loss normalizes them.
-        prototypes: w, fixed: :class:`~protosphere.classifiers.FixedFrameClassifier` holds them.
-        labels: y, one class per sample.
-        class_weights: one weight per class, for the anchors.
-        ignore_index: samples with this label do not exist.
-        reduction: ``"mean"`` (by the weights of the kept samples), ``"sum"`` or ``"none"``.
+        features: Features z; the loss normalizes them.
+        prototypes: Prototypes w, usually fixed at a simplex ETF.
+        labels: Class index y of each sample.
+        class_weights: Weight of each class, applied to the samples of the class.
+        ignore_index: Samples with this label are ignored.
+        reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
 
     Returns:
-        One number, or one per sample for ``reduction="none"``, in float32 or wider.
+        A scalar, or one value per sample for ``reduction="none"``, in float32 or wider.
 
     Raises:
-        ValueError: shapes that do not fit, a label out of range.
+        ValueError: Shapes that do not fit, labels out of range or bad class weights.
 
     >>> import torch
     >>> dot_regression_loss(torch.eye(2), torch.eye(2), torch.tensor([0, 0]), reduction="none")
@@ -42,21 +43,34 @@ def dot_regression_loss(
     Reference: Yang et al., "Inducing neural collapse in imbalanced learning", 2022.
     """
     check_prototypes(features, prototypes)
-    samples = read_labels(
-        labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index
+    targets = read_targets(
+        labels,
+        num_samples=len(features),
+        num_classes=len(prototypes),
+        ignore_index=ignore_index,
+        class_weights=class_weights,
     )
     # 1 − cos from the chord, which keeps its digits where the cosine is almost 1.
-    shortfall = (
-        squared_chords(samples.blank_ignored(features), prototypes.index_select(0, samples.labels))
-        / 2
+    distances = (
+        squared_chords(targets.mask_rows(features), prototypes.index_select(0, targets.labels)) / 2
     )
-    return reduce_anchors(
-        shortfall.square() / 2, samples, class_weights=class_weights, reduction=reduction
-    )
+    return reduce_loss(distances.square() / 2, targets, reduction=reduction)
 
 
-class DotRegressionLoss(Criterion):
-    """Dot regression as a module; the formula is :func:`dot_regression_loss`."""
+class DotRegressionLoss(LossModule):
+    """Dot regression: squared distance of the cosine with the prototype of the class from 1.
+
+    ℓ_i = ½ (cos(z_i, w_{y_i}) − 1)², called as ``loss(features, head, labels)`` with a head that
+    has prototypes w, usually a :class:`~protosphere.classifiers.FixedFrameClassifier`.
+
+    Args:
+        class_weights: Weight of each class, applied to the samples of the class.
+        ignore_index: Samples with this label are ignored.
+        reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+
+    Raises:
+        ValueError: An unknown reduction or bad class weights.
+    """
 
     def __init__(
         self,
@@ -65,8 +79,10 @@ class DotRegressionLoss(Criterion):
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__(class_weights, ignore_index=ignore_index, reduction=reduction)
+        super().__init__(
+            class_weights=class_weights, ignore_index=ignore_index, reduction=reduction
+        )
 
-    def forward(self, features: Tensor, prototypes: Tensor, labels: Tensor) -> Tensor:
-        """The loss."""
-        return dot_regression_loss(features, prototypes, labels, **self.options())
+    def forward(self, features: Tensor, head: PrototypeHead, labels: Tensor) -> Tensor:
+        """Compute :func:`dot_regression_loss` with the prototypes of the head."""
+        return dot_regression_loss(features, head_prototypes(head, self), labels, **self.options)

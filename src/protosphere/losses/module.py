@@ -1,40 +1,138 @@
-"""The shell around a loss function: a module that remembers its options and owns no parameters."""
+"""Base class of the loss modules, and what they need of a head."""
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from protosphere.kernels.masked_logsumexp import Form, check_choices, read_temperature
-from protosphere.losses.targets import Reduction, Temperature
+from protosphere.kernels.dispatch import Form
+from protosphere.kernels.problem import check_choices
+from protosphere.losses.reduction import Reduction
+from protosphere.losses.targets import Temperature, check_class_weights
 
 
-class Criterion(nn.Module):
-    """Options of a loss, checked once; class weights move with the module but stay out of its state dict."""
+@runtime_checkable
+class PrototypeHead(Protocol):
+    """A classifier with one prototype per class."""
+
+    @property
+    def prototypes(self) -> Tensor:
+        """Prototypes, shape (num_classes, dim)."""
+
+
+@runtime_checkable
+class CosineHead(PrototypeHead, Protocol):
+    """A classifier on cosines, which has the temperature of training and prediction."""
+
+    @property
+    def temperature(self) -> Temperature:
+        """Temperature τ, a positive number or a tensor with one element."""
+
+
+@runtime_checkable
+class LinearHead(PrototypeHead, Protocol):
+    """A classifier on inner products."""
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Bias of each class, or None."""
+
+
+class LossModule(nn.Module):
+    """Base class of the losses as modules: it checks and holds their options.
+
+    A loss has no parameters. Class weights move with the module to another device or dtype but are
+    not part of its state dict.
+
+    Args:
+        class_weights: Weight of each class, or None.
+        **options: The other keyword arguments of the loss function.
+
+    Raises:
+        ValueError: An unknown reduction or form, or bad class weights.
+    """
 
     class_weights: Tensor | None
 
-    def __init__(self, class_weights: Tensor | None, **options: Any) -> None:
+    def __init__(self, *, class_weights: Tensor | None, **options: Any) -> None:
         super().__init__()
         check_choices(
             reduction=(options["reduction"], Reduction), form=(options.get("form", "auto"), Form)
         )
-        if isinstance(options.get("temperature"), Tensor):
-            raise ValueError(
-                "a module's temperature must be a number; got a tensor (one that is learned belongs to the head: "
-                "give it with each call, loss(..., temperature=head.temperature))"
-            )
-        if "temperature" in options:
-            read_temperature(options["temperature"])
-        if options.get("min_temperature") is not None:
-            read_temperature(options["min_temperature"], name="min_temperature")
+        if class_weights is not None:
+            check_class_weights(class_weights, None)
         self.register_buffer("class_weights", class_weights, persistent=False)
         self._options = options
 
-    def options(self, temperature: Temperature | None = None) -> dict[str, Any]:
+    @property
+    def options(self) -> dict[str, Any]:
         """The keyword arguments for the loss function."""
-        given = {} if temperature is None else {"temperature": temperature}
-        return {**self._options, "class_weights": self.class_weights, **given}
+        return {**self._options, "class_weights": self.class_weights}
 
     def extra_repr(self) -> str:
-        """The options, as ``print(module)`` shows them."""
-        return ", ".join(f"{name}={value!r}" for name, value in self._options.items())
+        """Describe the options."""
+        options = [f"{name}={value!r}" for name, value in self._options.items()]
+        if self.class_weights is not None:
+            options.append(f"class_weights=({len(self.class_weights)} values)")
+        return ", ".join(options)
+
+
+def cosine_head_parameters(head: CosineHead, loss: nn.Module) -> tuple[Tensor, Temperature]:
+    """Return the prototypes and the temperature of a head.
+
+    Args:
+        head: The head.
+        loss: The loss that needs them, for the error message.
+
+    Raises:
+        ValueError: The head does not have them.
+    """
+    prototypes = getattr(head, "prototypes", None)
+    temperature = getattr(head, "temperature", None)
+    if prototypes is None or temperature is None:
+        raise ValueError(
+            f"{type(loss).__name__} requires a head with prototypes and a temperature, such as "
+            f"CosineClassifier, got {type(head).__name__}"
+        )
+    return prototypes, temperature
+
+
+def linear_head_parameters(
+    head: LinearHead | nn.Linear, loss: nn.Module
+) -> tuple[Tensor, Tensor | None]:
+    """Return the weight and the bias of a linear head.
+
+    Args:
+        head: The head, or a plain ``nn.Linear``.
+        loss: The loss that needs them, for the error message.
+
+    Raises:
+        ValueError: The head does not have them, or it classifies by cosines.
+    """
+    if isinstance(head, nn.Linear):
+        return head.weight, head.bias
+    prototypes = getattr(head, "prototypes", None)
+    if prototypes is None or hasattr(head, "temperature"):
+        raise ValueError(
+            f"{type(loss).__name__} requires a linear head, such as LinearClassifier, "
+            f"got {type(head).__name__}; the loss of a head on cosines is NormFaceLoss"
+        )
+    return prototypes, getattr(head, "bias", None)
+
+
+def head_prototypes(head: PrototypeHead, loss: nn.Module) -> Tensor:
+    """Return the prototypes of a head.
+
+    Args:
+        head: The head.
+        loss: The loss that needs them, for the error message.
+
+    Raises:
+        ValueError: The head does not have prototypes.
+    """
+    prototypes: Tensor | None = getattr(head, "prototypes", None)
+    if prototypes is None:
+        raise ValueError(
+            f"{type(loss).__name__} requires a head with prototypes, such as "
+            f"FixedFrameClassifier or CosineClassifier, got {type(head).__name__}"
+        )
+    return prototypes

@@ -1,4 +1,4 @@
-"""Prototype against samples: NTCE and NONL, whose sums belong to the class and cost M × min(M, K), never M × M."""
+"""Prototype against samples: NTCE and NONL, whose sums depend on the class, not on the sample."""
 
 from typing import Literal
 
@@ -6,24 +6,17 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
+from protosphere.kernels.dispatch import Form, MaskedLogSumExp, masked_logsumexp
 from protosphere.kernels.eager import logsumexp
-from protosphere.kernels.masked_logsumexp import (
-    Form,
-    MaskedLogSumExp,
-    PullFrom,
-    check_choices,
-    masked_logsumexp,
-    read_temperature,
-)
-from protosphere.losses.module import Criterion
-from protosphere.losses.slots import ClassSlots, class_slots
+from protosphere.kernels.problem import PositiveLogitsFrom, check_choices, read_temperature
+from protosphere.losses.module import CosineHead, LossModule, cosine_head_parameters
+from protosphere.losses.reduction import Reduction, reduce_loss
 from protosphere.losses.targets import (
-    Reduction,
-    Samples,
+    CompactLabels,
+    Targets,
     Temperature,
     check_prototypes,
-    read_labels,
-    reduce_anchors,
+    read_targets,
 )
 
 Negatives = Literal["samples", "prototypes", "both"]
@@ -40,27 +33,30 @@ def ntce_loss(
     reduction: Reduction = "mean",
     form: Form = "auto",
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
-    """NTCE: the sample's prototype against all samples of the batch.
+    """NTCE: the prototype of the sample's class against all samples of the batch.
 
-    ℓ_i = log Σ_{j=1..M} exp(S_{j y_i}) − S_{i y_i},   S_ic = cos(z_i, w_c)/τ
+    ℓ_i = log Σ_{j=1..M} exp(S_{j y_i}) − S_{i y_i}, with S_ic = cos(z_i, w_c)/τ.
 
-    The sum runs down a column of S, so it depends on the class alone: the cost is O(M · min(M, K) · d).
+    The sum runs down a column of S and depends on the class only: the cost is O(M · min(M, K) · d).
 
     Args:
-        features: z; the loss normalizes them.
-        prototypes: w; the loss normalizes them.
-        labels: y, one class per sample.
-        temperature: τ, a positive number or a tensor of one, which can be learned.
-        class_weights: one weight per class, for the anchors.
-        ignore_index: samples with this label do not exist.
-        reduction: ``"mean"`` (by the weights of the kept samples), ``"sum"`` or ``"none"``.
-        form: how the samples are summed: ``"eager"``, ``"chunked"`` (never the whole matrix) or by size.
+        features: Features z; the loss normalizes them.
+        prototypes: Prototypes w; the loss normalizes them.
+        labels: Class index y of each sample.
+        temperature: Temperature τ, a positive number or a tensor with one element, which may
+            require a gradient.
+        class_weights: Weight of each class, applied to the samples of the class.
+        ignore_index: Samples with this label are ignored.
+        reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+        form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
+            which chooses by size.
 
     Returns:
-        One number, or one per sample for ``reduction="none"``, in float32 or wider.
+        A scalar, or one value per sample for ``reduction="none"``, in float32 or wider.
 
     Raises:
-        ValueError: shapes that do not fit, a label out of range, a temperature that is not positive.
+        ValueError: Shapes that do not fit, labels out of range, bad class weights, or an option out
+            of its range.
 
     >>> ntce_loss(torch.eye(3), torch.eye(3), torch.arange(3), temperature=0.2)
     tensor(0.0134)
@@ -69,14 +65,17 @@ def ntce_loss(
     """
     check_prototypes(features, prototypes)
     temperature = read_temperature(temperature)
-    samples = read_labels(
-        labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index
+    targets = read_targets(
+        labels,
+        num_samples=len(features),
+        num_classes=len(prototypes),
+        ignore_index=ignore_index,
+        class_weights=class_weights,
     )
-    slots = class_slots(samples)
-    columns = _columns(features, prototypes, samples, slots, "chords", temperature, form)
-    return against_all_samples(
-        columns.values, columns.pulled, samples, slots, class_weights, reduction
-    )
+    compact = targets.compact()
+    columns = _columns(features, prototypes, targets, compact, "chords", temperature, form)
+    values = contrast_with_all(columns.values, columns.positive_logits, targets, compact)
+    return reduce_loss(values, targets, reduction=reduction)
 
 
 def nonl_loss(
@@ -92,34 +91,38 @@ def nonl_loss(
     reduction: Reduction = "mean",
     form: Form = "auto",
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
-    """NONL: the sample's prototype against the samples of other classes only.
+    """NONL: the prototype of the sample's class against the samples of other classes only.
 
-    ℓ_i = log Σ_{j: y_j ≠ y_i} exp(S_{j y_i}) − S_{i y_i},   S_ic = cos(z_i, w_c)/τ
+    ℓ_i = log Σ_{j: y_j ≠ y_i} exp(S_{j y_i}) − S_{i y_i}, with S_ic = cos(z_i, w_c)/τ.
 
-    Attraction and repulsion no longer share a normalizer. The value is often negative; it is at least
-    log(number of negatives) − 2/τ. Two variants change what stands in the sum: ``negatives="prototypes"`` takes the
-    row, Σ_{c ≠ y_i} exp(S_ic) (NormFace, decoupled), and ``"both"`` the row and the column together.
+    Attraction and repulsion have no common normalization. The value is often negative; it is at
+    least log(number of negatives) − 2/τ. Two variants have other negatives:
+    ``negatives="prototypes"`` sums over the row, Σ_{c ≠ y_i} exp(S_ic) (NormFace, decoupled), and
+    ``"both"`` over the row and the column.
 
     Args:
-        features: z; the loss normalizes them.
-        prototypes: w; the loss normalizes them.
-        labels: y, one class per sample.
-        temperature: τ, a positive number or a tensor of one.
-        min_temperature: a floor for τ. The loss falls without bound as τ → 0, so a temperature that is learned must
-            come with one.
-        negatives: what a sample's prototype (or the sample) is held against.
-        class_weights: one weight per class, for the anchors.
-        ignore_index: samples with this label do not exist.
-        reduction: ``"mean"`` (by the weights of the kept samples), ``"sum"`` or ``"none"``.
-        form: how the negatives are summed: ``"eager"``, ``"chunked"`` (never the whole matrix) or by size.
+        features: Features z; the loss normalizes them.
+        prototypes: Prototypes w; the loss normalizes them.
+        labels: Class index y of each sample.
+        temperature: Temperature τ, a positive number or a tensor with one element.
+        min_temperature: Lower bound of τ. The loss decreases without bound as τ → 0, so a
+            temperature that requires a gradient must have one.
+        negatives: Negatives in the sum: the ``"samples"`` of other classes, the ``"prototypes"`` of
+            other classes, or ``"both"``.
+        class_weights: Weight of each class, applied to the samples of the class.
+        ignore_index: Samples with this label are ignored.
+        reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+        form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
+            which chooses by size.
 
     Returns:
-        One number, or one per sample for ``reduction="none"``, in float32 or wider. Samples without a negative (their
-        class is the whole batch) are left out: they add 0 and do not count in the mean.
+        A scalar, or one value per sample for ``reduction="none"``, in float32 or wider. Samples
+        without a negative (the whole batch is of one class) are left out: their value is 0 and they
+        do not count in the mean.
 
     Raises:
-        ValueError: shapes that do not fit, a label out of range, a temperature that is not positive, or one that
-            requires a gradient without ``min_temperature``.
+        ValueError: Shapes that do not fit, labels out of range, bad class weights, an option out of
+            its range, or a temperature that requires a gradient without ``min_temperature``.
 
     >>> nonl_loss(torch.eye(3), torch.eye(3), torch.arange(3), temperature=0.2)
     tensor(-4.3069)
@@ -128,61 +131,96 @@ def nonl_loss(
     """
     check_prototypes(features, prototypes)
     check_choices(negatives=(negatives, Negatives))
-    temperature = _at_least(temperature, min_temperature)
-    samples = read_labels(
-        labels, samples=len(features), num_classes=len(prototypes), ignore_index=ignore_index
+    temperature = _bounded_temperature(temperature, min_temperature)
+    targets = read_targets(
+        labels,
+        num_samples=len(features),
+        num_classes=len(prototypes),
+        ignore_index=ignore_index,
+        class_weights=class_weights,
     )
     if negatives == "prototypes":
-        against = _rows(features, prototypes, samples, temperature, form)
+        result = _rows(features, prototypes, targets, temperature, form)
     else:
-        against = _columns(
-            features, prototypes, samples, class_slots(samples), "matrix", temperature, form
+        result = _columns(
+            features, prototypes, targets, targets.compact(), "matrix", temperature, form
         )
-    sums = against.values
+    log_sums = result.values
     if negatives == "both":
-        sums = add_in_logs(_rows(features, prototypes, samples, temperature, form).values, sums)
-    return against_negatives(sums, against.pulled, samples, class_weights, reduction)
+        rows = _rows(features, prototypes, targets, temperature, form)
+        log_sums = add_in_logs(rows.values, log_sums)
+    return reduce_contrast(log_sums, result.positive_logits, targets, reduction)
 
 
-class NTCELoss(Criterion):
-    """NTCE as a module; the formula is :func:`ntce_loss`."""
+class NTCELoss(LossModule):
+    """NTCE: the prototype of the sample's class against all samples of the batch.
+
+    ℓ_i = log Σ_{j=1..M} exp(S_{j y_i}) − S_{i y_i}, with S_ic = cos(z_i, w_c)/τ; called as
+    ``loss(features, head, labels)`` with a :class:`~protosphere.classifiers.CosineClassifier` that
+    has the prototypes w and the temperature τ.
+
+    Args:
+        class_weights: Weight of each class, applied to the samples of the class.
+        ignore_index: Samples with this label are ignored.
+        reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+        form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
+            which chooses by size.
+
+    Raises:
+        ValueError: An unknown option or bad class weights.
+    """
 
     def __init__(
         self,
         *,
-        temperature: float = 0.1,
         class_weights: Tensor | None = None,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
         form: Form = "auto",
     ) -> None:
         super().__init__(
-            class_weights,
-            temperature=temperature,
+            class_weights=class_weights,
             ignore_index=ignore_index,
             reduction=reduction,
             form=form,
         )
 
-    def forward(
-        self,
-        features: Tensor,
-        prototypes: Tensor,
-        labels: Tensor,
-        *,
-        temperature: Temperature | None = None,
-    ) -> Tensor:
-        """The loss; a ``temperature`` given here, as a head that learns it does, comes before the module's own."""
-        return ntce_loss(features, prototypes, labels, **self.options(temperature))
+    def forward(self, features: Tensor, head: CosineHead, labels: Tensor) -> Tensor:
+        """Compute :func:`ntce_loss` with the prototypes and the temperature of the head."""
+        prototypes, temperature = cosine_head_parameters(head, self)
+        return ntce_loss(features, prototypes, labels, temperature=temperature, **self.options)
 
 
-class NONLLoss(Criterion):
-    """NONL and its variants as a module; the formula is :func:`nonl_loss`."""
+class NONLLoss(LossModule):
+    """NONL: the prototype of the sample's class against the samples of other classes only.
+
+    ℓ_i = log Σ_{j: y_j ≠ y_i} exp(S_{j y_i}) − S_{i y_i}, with S_ic = cos(z_i, w_c)/τ; called as
+    ``loss(features, head, labels)`` with a :class:`~protosphere.classifiers.CosineClassifier` that
+    has the prototypes w and the temperature τ. The value is often negative.
+
+    Args:
+        min_temperature: Lower bound of τ, required if the head learns its temperature: the loss
+            decreases without bound as τ → 0.
+        negatives: Negatives in the sum: the ``"samples"`` of other classes, the ``"prototypes"`` of
+            other classes, or ``"both"``.
+        class_weights: Weight of each class, applied to the samples of the class.
+        ignore_index: Samples with this label are ignored.
+        reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+        form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
+            which chooses by size.
+
+    Raises:
+        ValueError: An option out of its range or bad class weights.
+
+    >>> from protosphere.classifiers import CosineClassifier
+    >>> loss, head = NONLLoss(), CosineClassifier(16, 3, temperature=0.1)
+    >>> loss(torch.randn(8, 16), head, torch.arange(8) % 3).shape
+    torch.Size([])
+    """
 
     def __init__(
         self,
         *,
-        temperature: float = 0.1,
         min_temperature: float | None = None,
         negatives: Negatives = "samples",
         class_weights: Tensor | None = None,
@@ -191,9 +229,10 @@ class NONLLoss(Criterion):
         form: Form = "auto",
     ) -> None:
         check_choices(negatives=(negatives, Negatives))
+        if min_temperature is not None:
+            min_temperature = float(read_temperature(min_temperature, name="min_temperature"))
         super().__init__(
-            class_weights,
-            temperature=temperature,
+            class_weights=class_weights,
             min_temperature=min_temperature,
             negatives=negatives,
             ignore_index=ignore_index,
@@ -201,113 +240,119 @@ class NONLLoss(Criterion):
             form=form,
         )
 
-    def forward(
-        self,
-        features: Tensor,
-        prototypes: Tensor,
-        labels: Tensor,
-        *,
-        temperature: Temperature | None = None,
-    ) -> Tensor:
-        """The loss; a ``temperature`` given here, as a head that learns it does, comes before the module's own."""
-        return nonl_loss(features, prototypes, labels, **self.options(temperature))
+    def forward(self, features: Tensor, head: CosineHead, labels: Tensor) -> Tensor:
+        """Compute :func:`nonl_loss` with the prototypes and the temperature of the head."""
+        prototypes, temperature = cosine_head_parameters(head, self)
+        return nonl_loss(features, prototypes, labels, temperature=temperature, **self.options)
 
 
 def _columns(
     features: Tensor,
     prototypes: Tensor,
-    samples: Samples,
-    slots: ClassSlots,
-    pull_from: PullFrom,
+    targets: Targets,
+    compact: CompactLabels,
+    positive_logits_from: PositiveLogitsFrom,
     temperature: Temperature,
     form: Form,
 ) -> MaskedLogSumExp:
-    """For each sample, the log-sum over the samples of other classes in its class's column, and its own entry there."""
+    """For each sample, the log-sum over samples of other classes in the column of its class."""
     columns = masked_logsumexp(
-        slots.pick(prototypes),
-        samples.blank_ignored(features),
+        compact.select(prototypes),
+        targets.mask_rows(features),
         temperature=temperature,
-        pull="anchor_of_key",
-        pull_from=pull_from,
-        leave_out="pulled",
-        partners=slots.of_samples,
-        key_log_weights=samples.key_log_weights(features),
+        positives="anchor_of_key",
+        positive_logits_from=positive_logits_from,
+        exclude="positives",
+        positive_index=compact.inverse,
+        key_log_weights=targets.key_log_weights(features),
         form=form,
     )
-    return MaskedLogSumExp(columns.values.index_select(0, slots.of_samples), columns.pulled)
+    return MaskedLogSumExp(columns.values.index_select(0, compact.inverse), columns.positive_logits)
 
 
 def _rows(
-    features: Tensor, prototypes: Tensor, samples: Samples, temperature: Temperature, form: Form
+    features: Tensor, prototypes: Tensor, targets: Targets, temperature: Temperature, form: Form
 ) -> MaskedLogSumExp:
-    """For each sample, the log-sum over the prototypes of other classes, and its own prototype's entry."""
+    """For each sample, the log-sum over the prototypes of other classes."""
     return masked_logsumexp(
-        samples.blank_ignored(features),
+        targets.mask_rows(features),
         prototypes,
         temperature=temperature,
-        pull="key_of_anchor",
-        leave_out="pulled",
-        partners=samples.labels,
+        positives="key_of_anchor",
+        exclude="positives",
+        positive_index=targets.labels,
         form=form,
     )
 
 
-def add_in_logs(first: Tensor, second: Tensor) -> Tensor:
-    """log(e^first + e^second), with a zero gradient instead of NaN where both are −∞."""
+def add_in_logs(
+    first: Float[Tensor, "samples"], second: Float[Tensor, "samples"]
+) -> Float[Tensor, "samples"]:
+    """Return log(e^first + e^second), with a zero gradient where both are −∞."""
     return logsumexp(torch.stack((first, second)), 0)
 
 
-def against_all_samples(
-    negatives: Tensor,
-    positives: Tensor,
-    samples: Samples,
-    slots: ClassSlots,
-    class_weights: Tensor | None,
-    reduction: Reduction,
-) -> Tensor:
-    """log(Σ e^negatives + Σ e^positives of the class) − positive, from the log-sum of the negatives.
+def contrast_with_all(
+    negatives: Float[Tensor, "samples"],
+    positive_logits: Float[Tensor, "samples"],
+    targets: Targets,
+    compact: CompactLabels,
+) -> Float[Tensor, "samples"]:
+    """Return log(e^negatives + Σ e^positives of the class) − positive for each sample.
 
-    The positives of a class join last, so that neither their differences nor what the negatives add to them is lost
-    in the rounding of large similarities: log Σ e^positives − positive, plus a softplus.
+    The positives of a class join last, so that neither their differences nor what the negatives add
+    is lost in the rounding of large logits: log Σ e^positives − positive, plus a softplus.
+
+    Args:
+        negatives: Log-sum over the samples of other classes in the column of the sample's class.
+        positive_logits: Logit of each sample with its own prototype.
+        targets: Targets of the batch.
+        compact: Compact labels of the batch.
     """
-    # Ignored samples get a number that weighs nothing and yet is finite, for the sake of a class that has no others.
-    positives = torch.where(samples.kept, positives, torch.finfo(positives.dtype).min)
-    # Two slopes of the positives, one that may cancel to nothing and one that may be tiny: each is added up on its own
-    # copy, or the second would be lost in the parts of the first.
-    apart = positives.clone()
-    within = slots.logsumexp(apart) - apart
-    beyond = torch.logaddexp(negatives - slots.logsumexp(positives), negatives.new_zeros(()))
-    values = within + beyond
-    return reduce_anchors(values, samples, class_weights=class_weights, reduction=reduction)
-
-
-def against_negatives(
-    sums: Tensor,
-    positives: Tensor,
-    samples: Samples,
-    class_weights: Tensor | None,
-    reduction: Reduction,
-) -> Tensor:
-    """Sums of negatives minus positives, over the samples that have a negative."""
-    kept = sums != -torch.inf
-    values = torch.where(kept, sums, 0) - positives
-    return reduce_anchors(
-        values, samples, kept=kept, class_weights=class_weights, reduction=reduction
+    # Ignored samples get a finite value without weight: their class may have no other sample.
+    smallest = torch.finfo(positive_logits.dtype).min
+    positive_logits = torch.where(targets.kept, positive_logits, smallest)
+    # Two slopes of the positives, one that may cancel to nothing and one that may be tiny: each is
+    # summed on its own copy, or the second would be lost in the terms of the first.
+    copy = positive_logits.clone()
+    among_positives = compact.logsumexp(copy) - copy
+    from_negatives = torch.logaddexp(
+        negatives - compact.logsumexp(positive_logits), negatives.new_zeros(())
     )
+    return among_positives + from_negatives
 
 
-def _at_least(temperature: Temperature, least: float | None) -> Temperature:
+def reduce_contrast(
+    log_sums: Float[Tensor, "samples"],
+    positive_logits: Float[Tensor, "samples"],
+    targets: Targets,
+    reduction: Reduction,
+) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
+    """Reduce log-sums of negatives minus positives over the samples that have a negative.
+
+    Args:
+        log_sums: Log-sum over the negatives of each sample.
+        positive_logits: Logit of each sample with its own prototype.
+        targets: Targets of the batch.
+        reduction: How to reduce.
+    """
+    has_negatives = log_sums != -torch.inf
+    values = torch.where(has_negatives, log_sums, 0) - positive_logits
+    return reduce_loss(values, targets, kept=has_negatives, reduction=reduction)
+
+
+def _bounded_temperature(
+    temperature: Temperature, min_temperature: float | None
+) -> float | Float[Tensor, ""]:
     temperature = read_temperature(temperature)
-    if least is not None:
-        least = float(read_temperature(least, name="min_temperature"))
-        return (
-            temperature.clamp(min=least)
-            if isinstance(temperature, Tensor)
-            else max(temperature, least)
-        )
+    if min_temperature is not None:
+        least = float(read_temperature(min_temperature, name="min_temperature"))
+        if isinstance(temperature, Tensor):
+            return temperature.clamp(min=least)
+        return max(temperature, least)
     if isinstance(temperature, Tensor) and temperature.requires_grad:
         raise ValueError(
-            "NONL falls without bound as the temperature shrinks, so a temperature that requires a gradient "
-            "needs min_temperature; got none"
+            "NONL requires min_temperature for a temperature that requires a gradient, because it "
+            "decreases without bound with the temperature, got min_temperature=None"
         )
     return temperature

@@ -1,22 +1,16 @@
-"""Sample against samples: supervised contrastive loss (SCL), and the prototype loss that shares its minimizers."""
+"""Sample against samples: supervised contrastive loss (SCL) and the prototype loss."""
 
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
 from protosphere.geometry.sphere import compute_dtype, normalize
+from protosphere.kernels.dispatch import Form, masked_logsumexp
 from protosphere.kernels.eager import logsumexp
-from protosphere.kernels.masked_logsumexp import Form, masked_logsumexp, read_temperature
-from protosphere.losses.module import Criterion
-from protosphere.losses.slots import ClassSlots, class_slots
-from protosphere.losses.targets import (
-    Reduction,
-    Samples,
-    Temperature,
-    check_features,
-    read_labels,
-    reduce_anchors,
-)
+from protosphere.kernels.problem import read_temperature
+from protosphere.losses.module import LossModule
+from protosphere.losses.reduction import Reduction, reduce_loss
+from protosphere.losses.targets import Targets, Temperature, check_features, read_targets
 
 
 def scl_loss(
@@ -29,53 +23,59 @@ def scl_loss(
     reduction: Reduction = "mean",
     form: Form = "auto",
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
-    """Supervised contrastive loss: each sample against all others, pulled to those of its class.
+    """Supervised contrastive loss: each sample against all others, attracted by its class.
 
-    ℓ_i = log Σ_{j≠i} exp(a_i·a_j/τ) − mean_{l ∈ P(i)} a_i·a_l/τ,   P(i) the others of the same class
+    ℓ_i = log Σ_{j≠i} exp(a_i·a_j/τ) − mean_{l ∈ P(i)} a_i·a_l/τ, P(i) the others of the class.
 
-    All views are samples: for v views of M images pass (v·M, d) features and labels of that length. No factor τ/τ_base.
+    Views are samples: for v views of M images pass features of shape (v·M, d) and labels of that
+    length. There is no factor τ/τ_base.
+
+    Near collapse the gradient is what remains of forces that almost cancel. In float32 it is
+    accurate to 1 % down to a within-class spread of 1e-3 at τ = 0.05 and 1e-4 at τ = 0.07. Beyond
+    that the sum of exponentials that are all almost 1, each rounded to 6e-8, is the limit; pass
+    float64 features if it matters.
 
     Args:
-        features: a; the loss normalizes them.
-        labels: one class per sample.
-        temperature: τ, a positive number or a tensor of one.
-        class_weights: one weight per class, for the anchors.
-        ignore_index: samples with this label do not exist.
-        reduction: ``"mean"`` (by the weights of the kept samples), ``"sum"`` or ``"none"``.
-        form: how the samples are summed: ``"eager"``, ``"chunked"`` (never the whole matrix) or by size.
+        features: Features a; the loss normalizes them.
+        labels: Class index of each sample.
+        temperature: Temperature τ, a positive number or a tensor with one element.
+        class_weights: Weight of each class, applied to the samples of the class.
+        ignore_index: Samples with this label are ignored.
+        reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+        form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
+            which chooses by size.
 
     Returns:
-        One number, or one per sample for ``reduction="none"``, in float32 or wider. A sample without a positive is
-        left out: it adds 0 and does not count in the mean.
+        A scalar, or one value per sample for ``reduction="none"``, in float32 or wider. Samples
+        without a positive are left out: their value is 0 and they do not count in the mean.
 
     Raises:
-        ValueError: shapes that do not fit, a negative label, a temperature that is not positive.
+        ValueError: Shapes that do not fit, negative labels, bad class weights, or an option out of
+            its range.
 
-    >>> two_of_each = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    >>> scl_loss(two_of_each, torch.tensor([0, 0, 1, 1]), temperature=0.5)
+    >>> two_per_class = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    >>> scl_loss(two_per_class, torch.tensor([0, 0, 1, 1]), temperature=0.5)
     tensor(0.2395)
 
-    Reference: Khosla et al., "Supervised contrastive learning", 2020, the form with the sum outside the logarithm.
+    Reference: Khosla et al., "Supervised contrastive learning", 2020, the form with the sum outside
+    the logarithm.
     """
-    samples, features = _read(features, labels, temperature, class_weights, ignore_index)
-    slots = class_slots(samples)
+    features, targets = _read_inputs(features, labels, temperature, class_weights, ignore_index)
+    compact = targets.compact()
     others = masked_logsumexp(
         features,
         features,
         temperature=temperature,
-        pull="same_label",
-        leave_out="same_index",
-        anchor_labels=slots.of_samples,
-        key_labels=slots.of_samples.masked_fill(~samples.kept, -1),
-        key_log_weights=samples.key_log_weights(features),
+        positives="same_label",
+        exclude="same_index",
+        anchor_labels=compact.inverse,
+        key_labels=compact.inverse.masked_fill(~targets.kept, -1),
+        key_log_weights=targets.key_log_weights(features),
         form=form,
     )
-    positives = slots.sizes(samples, features.dtype)[slots.of_samples] - 1
-    kept = positives > 0
-    values = torch.where(kept, others.values, 0) - others.pulled / positives.clamp(min=1)
-    return reduce_anchors(
-        values, samples, kept=kept, class_weights=class_weights, reduction=reduction
-    )
+    has_positives = compact.counts(targets.kept, features.dtype)[compact.inverse] > 1
+    values = torch.where(has_positives, others.values, 0) - others.positive_logits
+    return reduce_loss(values, targets, kept=has_positives, reduction=reduction)
 
 
 def prototype_loss(
@@ -88,89 +88,78 @@ def prototype_loss(
     reduction: Reduction = "mean",
     form: Form = "auto",
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
-    """Prototype loss: each sample against the class means of the batch, weighted by their sizes.
+    """Prototype loss: each sample against the class means of the batch, weighted by their counts.
 
-    ℓ_i = log( Σ_c (n_c − [c = y_i]) exp(a_i·μ_c/τ) ) − a_i·μ_{y_i}/τ,   μ_c = mean of the unit features of class c
+    ℓ_i = log Σ_c (n_c − [c = y_i]) exp(a_i·μ_c/τ) − a_i·μ_{y_i}/τ, with μ_c the mean of the unit
+    features of class c and n_c their number.
 
-    The means are not normalized again; a class of weight 0 drops out. It has the same minimizers as SCL, at
-    O(M · K · d).
+    The means are not normalized. A class of weight 0 drops out of the sum. The loss has the
+    minimizers of SCL at a cost of O(M · K · d).
 
     Args:
-        features: a; the loss normalizes them. All views are samples, as in :func:`scl_loss`.
-        labels: one class per sample.
-        temperature: τ, a positive number or a tensor of one.
-        class_weights: one weight per class, for the anchors.
-        ignore_index: samples with this label do not exist.
-        reduction: ``"mean"`` (by the weights of the kept samples), ``"sum"`` or ``"none"``.
-        form: how the classes are summed: ``"eager"``, ``"chunked"`` (never the whole matrix) or by size.
+        features: Features a; the loss normalizes them. Views are samples, as in :func:`scl_loss`.
+        labels: Class index of each sample.
+        temperature: Temperature τ, a positive number or a tensor with one element.
+        class_weights: Weight of each class, applied to the samples of the class.
+        ignore_index: Samples with this label are ignored.
+        reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+        form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
+            which chooses by size.
 
     Returns:
-        One number, or one per sample for ``reduction="none"``, in float32 or wider. A sample alone in its class is
-        kept; a sample alone in the batch has nothing to be held against and is left out.
+        A scalar, or one value per sample for ``reduction="none"``, in float32 or wider. The only
+        sample of its class is kept; the only sample of the batch is left out.
 
     Raises:
-        ValueError: shapes that do not fit, a negative label, a temperature that is not positive.
+        ValueError: Shapes that do not fit, negative labels, bad class weights, or an option out of
+            its range.
 
-    >>> two_of_each = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    >>> prototype_loss(two_of_each, torch.tensor([0, 0, 1, 1]), temperature=0.5)
+    >>> two_per_class = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    >>> prototype_loss(two_per_class, torch.tensor([0, 0, 1, 1]), temperature=0.5)
     tensor(0.2395)
 
     Reference: "Neural Collapse by Design", ICML 2026, equation 6.
     """
-    samples, features = _read(features, labels, temperature, class_weights, ignore_index)
-    slots = class_slots(samples)
+    features, targets = _read_inputs(features, labels, temperature, class_weights, ignore_index)
+    compact = targets.compact()
     unit = normalize(features)
-    counts = slots.sizes(samples, unit.dtype)
+    counts = compact.counts(targets.kept, unit.dtype)
+    sums = unit.new_zeros(compact.num_labels, unit.shape[1]).index_add(0, compact.inverse, unit)
     others = masked_logsumexp(
         unit,
-        _class_sums(unit, slots) / counts.clamp(min=1)[:, None],
+        sums / counts.clamp(min=1)[:, None],
         temperature=temperature,
         similarity="dot",
-        pull="key_of_anchor",
-        leave_out="pulled",
-        partners=slots.of_samples,
+        positives="key_of_anchor",
+        exclude="positives",
+        positive_index=compact.inverse,
         key_log_weights=counts.log(),
         form=form,
     )
-    # The own class enters the sum with weight n − 1. Divided by the numerator it is a constant, log(n − 1), so the
-    # similarity to the own mean is left only where it does not cancel.
-    own_weight = (counts[slots.of_samples] - 1).clamp(min=0).log()
-    values = logsumexp(torch.stack((others.values - others.pulled, own_weight)), 0)
-    kept = samples.kept.sum() > 1
-    return reduce_anchors(
-        values, samples, kept=kept, class_weights=class_weights, reduction=reduction
-    )
+    # The sample's own class has the weight n − 1 in the sum. Divided by the numerator its term is
+    # the constant n − 1, so that the similarity to the own mean does not have to cancel.
+    own_log_weight = (counts[compact.inverse] - 1).clamp(min=0).log()
+    values = logsumexp(torch.stack((others.values - others.positive_logits, own_log_weight)), 0)
+    return reduce_loss(values, targets, kept=targets.kept.sum() > 1, reduction=reduction)
 
 
-class SCLLoss(Criterion):
-    """SCL as a module; the formula is :func:`scl_loss`."""
+class SCLLoss(LossModule):
+    """Supervised contrastive loss: each sample against all others, attracted by its class.
 
-    def __init__(
-        self,
-        *,
-        temperature: float = 0.1,
-        class_weights: Tensor | None = None,
-        ignore_index: int = -100,
-        reduction: Reduction = "mean",
-        form: Form = "auto",
-    ) -> None:
-        super().__init__(
-            class_weights,
-            temperature=temperature,
-            ignore_index=ignore_index,
-            reduction=reduction,
-            form=form,
-        )
+    ℓ_i = log Σ_{j≠i} exp(a_i·a_j/τ) − mean_{l ∈ P(i)} a_i·a_l/τ, P(i) the others of the class;
+    called as ``loss(features, labels)``, with all views as samples.
 
-    def forward(
-        self, features: Tensor, labels: Tensor, *, temperature: Temperature | None = None
-    ) -> Tensor:
-        """The loss; a ``temperature`` given here comes before the module's own."""
-        return scl_loss(features, labels, **self.options(temperature))
+    Args:
+        temperature: Temperature τ, a positive number.
+        class_weights: Weight of each class, applied to the samples of the class.
+        ignore_index: Samples with this label are ignored.
+        reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+        form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
+            which chooses by size.
 
-
-class PrototypeLoss(Criterion):
-    """The prototype loss as a module; the formula is :func:`prototype_loss`."""
+    Raises:
+        ValueError: An option out of its range or bad class weights.
+    """
 
     def __init__(
         self,
@@ -182,37 +171,84 @@ class PrototypeLoss(Criterion):
         form: Form = "auto",
     ) -> None:
         super().__init__(
-            class_weights,
-            temperature=temperature,
+            class_weights=class_weights,
+            temperature=_fixed_temperature(temperature),
             ignore_index=ignore_index,
             reduction=reduction,
             form=form,
         )
 
-    def forward(
-        self, features: Tensor, labels: Tensor, *, temperature: Temperature | None = None
-    ) -> Tensor:
-        """The loss; a ``temperature`` given here comes before the module's own."""
-        return prototype_loss(features, labels, **self.options(temperature))
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Compute :func:`scl_loss`."""
+        return scl_loss(features, labels, **self.options)
 
 
-def _read(
+class PrototypeLoss(LossModule):
+    """Prototype loss: each sample against the class means of the batch, weighted by their counts.
+
+    ℓ_i = log Σ_c (n_c − [c = y_i]) exp(a_i·μ_c/τ) − a_i·μ_{y_i}/τ, with μ_c the mean of the unit
+    features of class c and n_c their number; called as ``loss(features, labels)``, with all views
+    as samples.
+
+    Args:
+        temperature: Temperature τ, a positive number.
+        class_weights: Weight of each class, applied to the samples of the class.
+        ignore_index: Samples with this label are ignored.
+        reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+        form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
+            which chooses by size.
+
+    Raises:
+        ValueError: An option out of its range or bad class weights.
+    """
+
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.1,
+        class_weights: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+        form: Form = "auto",
+    ) -> None:
+        super().__init__(
+            class_weights=class_weights,
+            temperature=_fixed_temperature(temperature),
+            ignore_index=ignore_index,
+            reduction=reduction,
+            form=form,
+        )
+
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Compute :func:`prototype_loss`."""
+        return prototype_loss(features, labels, **self.options)
+
+
+def _read_inputs(
     features: Tensor,
     labels: Tensor,
     temperature: Temperature,
     class_weights: Tensor | None,
     ignore_index: int,
-) -> tuple[Samples, Tensor]:
+) -> tuple[Tensor, Targets]:
     check_features(features)
     read_temperature(temperature)
-    num_classes = None if class_weights is None or class_weights.ndim != 1 else len(class_weights)
-    samples = read_labels(
-        labels, samples=len(features), num_classes=num_classes, ignore_index=ignore_index
+    targets = read_targets(
+        labels,
+        num_samples=len(features),
+        num_classes=None,
+        ignore_index=ignore_index,
+        class_weights=class_weights,
     )
-    # Upcast once: these losses use the features more than once, and gradients that almost cancel must not be rounded
-    # to half precision before they are added.
-    return samples, samples.blank_ignored(features.to(compute_dtype(features)))
+    # Converted once: these losses use the features more than once, and gradients that almost cancel
+    # must not be rounded to half precision before they are added.
+    return targets.mask_rows(features.to(compute_dtype(features))), targets
 
 
-def _class_sums(unit: Tensor, slots: ClassSlots) -> Tensor:
-    return unit.new_zeros(slots.number, unit.shape[1]).index_add(0, slots.of_samples, unit)
+def _fixed_temperature(temperature: float) -> float:
+    if isinstance(temperature, Tensor):
+        raise ValueError(
+            "temperature of a loss module must be a positive number, got a tensor; to learn a "
+            "temperature, pass it to the loss function"
+        )
+    return float(read_temperature(temperature))

@@ -1,138 +1,221 @@
-"""What all losses share: which samples count, what they weigh, how their values become one, and the checks of input."""
+"""Labels of a batch, checked once: ignored samples, class weights, compact labels."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from protosphere.kernels.masked_logsumexp import can_read_values, check_choices
+from protosphere.kernels.problem import can_read_values
 
-Reduction = Literal["mean", "sum", "none"]
 Temperature = float | Float[Tensor, ""] | Float[Tensor, "1"]
 
 
-class Samples(NamedTuple):
-    """The labels of a batch, read once.
+class Targets(NamedTuple):
+    """The checked labels of a batch.
 
     Attributes:
-        labels: one class a sample, 0 in place of ``ignore_index``.
-        kept: False at ``ignore_index``.
-        all_kept: True only where it is known, without asking the device, that no sample is ignored.
-        num_classes: how many classes there can be at the most; None if nobody said.
+        labels: Class index of each sample, 0 for ignored samples.
+        kept: False for ignored samples.
+        all_kept: True only if it is known without a device synchronization that no sample is
+            ignored.
+        num_classes: Upper bound of the number of classes, None if unknown.
+        class_weights: Weight of each class, None for equal weights.
     """
 
     labels: Int[Tensor, "samples"]
     kept: Bool[Tensor, "samples"]
     all_kept: bool
     num_classes: int | None
+    class_weights: Float[Tensor, "classes"] | None
 
-    def blank_ignored(self, rows: Float[Tensor, "samples width"]) -> Float[Tensor, "samples width"]:
-        """The rows with zeros at the ignored samples, so that whatever stood there (NaN in padding) goes nowhere."""
+    def mask_rows(self, rows: Float[Tensor, "samples width"]) -> Float[Tensor, "samples width"]:
+        """Return the rows with zeros at ignored samples, whatever they hold (NaN in padding)."""
         return rows if self.all_kept else torch.where(self.kept[:, None], rows, 0)
 
     def key_log_weights(self, like: Tensor) -> Float[Tensor, "samples"] | None:
-        """Log-weights that take the ignored samples out of a sum over samples."""
-        return (
-            None
-            if self.all_kept
-            else like.new_zeros(len(self.kept)).masked_fill(~self.kept, -torch.inf)
+        """Return log-weights that exclude ignored samples from a sum over samples."""
+        if self.all_kept:
+            return None
+        return like.new_zeros(len(self.kept)).masked_fill(~self.kept, -torch.inf)
+
+    def sample_weights(self, dtype: torch.dtype) -> Float[Tensor, "samples"]:
+        """Return the weight of each sample: that of its class, 0 if it is ignored."""
+        weights = self.kept.to(dtype)
+        if self.class_weights is not None:
+            weights = weights * self.class_weights.to(dtype)[self.labels]
+        return weights
+
+    def compact(self) -> "CompactLabels":
+        """Number the classes of the batch, without a shape that depends on values.
+
+        With K ≤ M classes the labels are compact already. Otherwise the classes present get the
+        numbers 0, 1, ... by a sort, as the inverse of ``torch.unique`` has them, of M at most.
+        """
+        num_samples = len(self.labels)
+        if self.num_classes is not None and self.num_classes <= num_samples:
+            return CompactLabels(self.labels, None, self.num_classes)
+        last = torch.iinfo(torch.int64).max
+        ordered, order = self.labels.masked_fill(~self.kept, last).sort()
+        is_new = torch.ones_like(ordered)
+        is_new[:1] = 0
+        is_new[1:] = ordered[1:] != ordered[:-1]
+        number = is_new.cumsum(0)
+        classes = torch.zeros_like(ordered).scatter(
+            0, number, ordered.masked_fill(ordered == last, 0)
         )
+        inverse = torch.empty_like(order).scatter(0, order, number)
+        return CompactLabels(inverse, classes, num_samples)
 
 
-def read_labels(
-    labels: Tensor, *, samples: int, num_classes: int | None, ignore_index: int
-) -> Samples:
-    """Check the labels of a batch and take them apart.
+class CompactLabels(NamedTuple):
+    """Labels numbered without gaps, as by ``torch.unique(labels, return_inverse=True)``.
+
+    Attributes:
+        inverse: Compact label of each sample.
+        classes: Class of each compact label, 0 for unused ones; None if both are the same.
+        num_labels: Number of compact labels, which depends on shapes only.
+    """
+
+    inverse: Int[Tensor, "samples"]
+    classes: Int[Tensor, "compact"] | None
+    num_labels: int
+
+    def select(self, prototypes: Float[Tensor, "classes dim"]) -> Float[Tensor, "compact dim"]:
+        """Return the prototype of each compact label."""
+        return prototypes if self.classes is None else prototypes.index_select(0, self.classes)
+
+    def counts(self, kept: Bool[Tensor, "samples"], dtype: torch.dtype) -> Float[Tensor, "compact"]:
+        """Return the number of kept samples of each compact label."""
+        zeros = torch.zeros(self.num_labels, dtype=dtype, device=kept.device)
+        return zeros.scatter_add(0, self.inverse, kept.to(dtype))
+
+    def logsumexp(self, values: Float[Tensor, "samples"]) -> Float[Tensor, "samples"]:
+        """Return for each sample log Σ exp over the samples of its label; values are finite."""
+        largest = values.detach().new_full((self.num_labels,), -torch.inf)
+        largest = largest.scatter_reduce(0, self.inverse, values.detach(), "amax")[self.inverse]
+        sums = values.new_zeros(self.num_labels).scatter_add(
+            0, self.inverse, (values - largest).exp()
+        )
+        return sums[self.inverse].log() + largest
+
+
+def read_targets(
+    labels: Tensor,
+    *,
+    num_samples: int,
+    num_classes: int | None,
+    ignore_index: int,
+    class_weights: Tensor | None,
+) -> Targets:
+    """Check labels and class weights.
+
+    Args:
+        labels: Class index of each sample.
+        num_samples: Number of samples of the batch.
+        num_classes: Number of classes, None if unknown; then it is that of the class weights.
+        ignore_index: Samples with this label are ignored.
+        class_weights: Weight of each class, or None.
+
+    Returns:
+        The targets.
 
     Raises:
-        ValueError: the shape or dtype is wrong or, for CPU tensors, a label is out of range.
+        ValueError: Wrong types or shapes or, for CPU tensors, values out of range.
     """
     if not isinstance(labels, Tensor):
-        raise ValueError(f"labels must be a tensor; got {type(labels).__name__}")
-    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
-        raise ValueError(f"ignore_index must be an integer; got {ignore_index!r}")
-    if labels.shape != (samples,):
-        raise ValueError(
-            f"labels must hold one class index per sample, shape ({samples},); got {tuple(labels.shape)}"
-        )
+        raise ValueError(f"labels must be a tensor, got {type(labels).__name__}")
     if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
-        raise ValueError(f"labels must be integers; got {labels.dtype}")
+        raise ValueError(f"labels must be integers (class indices), got {labels.dtype}")
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
+        raise ValueError(f"ignore_index must be an integer, got {ignore_index!r}")
+    if labels.shape != (num_samples,):
+        raise ValueError(
+            f"labels must hold one class index per sample, shape ({num_samples},); "
+            f"got {tuple(labels.shape)}"
+        )
+    if class_weights is not None:
+        check_class_weights(class_weights, num_classes)
+        num_classes = len(class_weights)
     labels = labels.long()
     kept = labels != ignore_index
     all_kept = False
     if can_read_values(labels):
         all_kept = bool(kept.all())
-        inside = labels if all_kept else labels[kept]
-        if len(inside):
-            least, most = (int(value) for value in inside.aminmax())
-            if least < 0 or (num_classes is not None and most >= num_classes):
+        used = labels if all_kept else labels[kept]
+        if len(used):
+            smallest, largest = (int(value) for value in used.aminmax())
+            if smallest < 0 or (num_classes is not None and largest >= num_classes):
                 limit = "at least 0" if num_classes is None else f"from 0 to {num_classes - 1}"
                 raise ValueError(
-                    f"labels must be {limit}, or ignore_index={ignore_index}; got values from {least} to {most}"
+                    f"labels must be {limit} or ignore_index={ignore_index}, "
+                    f"got values from {smallest} to {largest}"
                 )
-            num_classes = most + 1 if num_classes is None else num_classes
-    return Samples(labels.masked_fill(~kept, 0), kept, all_kept, num_classes)
+            num_classes = largest + 1 if num_classes is None else num_classes
+    return Targets(labels.masked_fill(~kept, 0), kept, all_kept, num_classes, class_weights)
+
+
+def check_class_weights(class_weights: Tensor, num_classes: int | None) -> None:
+    """Raise ValueError unless there is one finite, non-negative weight per class.
+
+    Values are read only where that costs no device synchronization.
+
+    Args:
+        class_weights: Weight of each class.
+        num_classes: Number of classes, None if unknown.
+    """
+    if not isinstance(class_weights, Tensor):
+        raise ValueError(f"class_weights must be a tensor, got {type(class_weights).__name__}")
+    if class_weights.ndim != 1 or num_classes not in (None, len(class_weights)):
+        size = "num_classes" if num_classes is None else num_classes
+        raise ValueError(
+            f"class_weights must hold one weight per class, shape ({size},); "
+            f"got {tuple(class_weights.shape)}"
+        )
+    if len(class_weights) and can_read_values(class_weights):
+        values = class_weights.detach()
+        wrong = values[~(torch.isfinite(values) & (values >= 0))]
+        if len(wrong):
+            raise ValueError(
+                f"class_weights must be finite and not negative, got {float(wrong[0]):g}"
+            )
 
 
 def check_features(features: Tensor, *, name: str = "features") -> None:
-    """Raise ValueError unless this is a matrix of floating-point numbers."""
+    """Raise ValueError unless the tensor is a floating-point matrix.
+
+    Args:
+        features: The tensor to check.
+        name: Name of the argument in error messages.
+    """
     if not isinstance(features, Tensor):
-        raise ValueError(f"{name} must be a tensor; got {type(features).__name__}")
+        raise ValueError(f"{name} must be a tensor, got {type(features).__name__}")
     if features.ndim != 2 or not features.dtype.is_floating_point:
         raise ValueError(
-            f"{name} must be a floating-point matrix, one row per sample; "
-            f"got shape {tuple(features.shape)} of {features.dtype}"
+            f"{name} must be a floating-point matrix with one row per sample, "
+            f"got shape {tuple(features.shape)} and {features.dtype}"
         )
 
 
 def check_prototypes(features: Tensor, prototypes: Tensor) -> None:
-    """Raise ValueError unless features and prototypes are matrices of the same width."""
+    """Raise ValueError unless features and prototypes are matrices of the same width.
+
+    Args:
+        features: One feature per row.
+        prototypes: One prototype per row.
+    """
     check_features(features)
     if not isinstance(prototypes, Tensor):
-        raise ValueError(f"prototypes must be a tensor; got {type(prototypes).__name__}")
+        raise ValueError(f"prototypes must be a tensor, got {type(prototypes).__name__}")
     if (
         prototypes.ndim != 2
         or not prototypes.dtype.is_floating_point
         or prototypes.shape[1] != features.shape[1]
     ):
         raise ValueError(
-            f"prototypes must be a floating-point matrix (num_classes, {features.shape[1]}), as wide as the features; "
-            f"got shape {tuple(prototypes.shape)} of {prototypes.dtype}"
+            "prototypes must be a floating-point matrix as wide as the features, "
+            f"shape (num_classes, {features.shape[1]}); "
+            f"got shape {tuple(prototypes.shape)} and {prototypes.dtype}"
         )
     if len(prototypes) == 0:
-        raise ValueError("prototypes must hold at least one class; got none")
-
-
-def reduce_anchors(
-    values: Float[Tensor, "samples"],
-    samples: Samples,
-    *,
-    kept: Bool[Tensor, "samples"] | Bool[Tensor, ""] | None = None,
-    class_weights: Float[Tensor, "classes"] | None,
-    reduction: Reduction,
-) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
-    """Weigh the anchors by class and reduce: Σ ω ℓ / Σ ω ("mean"), Σ ω ℓ ("sum") or ω ℓ ("none"), over the kept ones.
-
-    With nothing kept the result is 0 with a zero gradient. ``kept`` narrows the samples that are not ignored.
-    """
-    check_choices(reduction=(reduction, Reduction))
-    kept = samples.kept if kept is None else samples.kept & kept
-    weights = kept.to(values.dtype)
-    if class_weights is not None:
-        if not isinstance(class_weights, Tensor):
-            raise ValueError(f"class_weights must be a tensor; got {type(class_weights).__name__}")
-        if class_weights.shape != (samples.num_classes,):
-            raise ValueError(
-                f"class_weights must hold one weight per class, shape ({samples.num_classes},); "
-                f"got {tuple(class_weights.shape)}"
-            )
-        weights = weights * class_weights.to(values.dtype)[samples.labels]
-    weighted = torch.where(kept, values, 0) * weights
-    if reduction == "none":
-        return weighted
-    total = weighted.sum()
-    if reduction == "sum":
-        return total
-    mass = weights.sum()
-    return total / torch.where(mass == 0, 1, mass)
+        raise ValueError("prototypes must hold at least one class, got none")
