@@ -1,4 +1,4 @@
-"""Augmentation on the device against torchvision's functional operations, image by image."""
+"""Batched image operations against torchvision's functional ones, image by image."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torchvision.transforms.v2.functional as tv
 from torchvision.transforms.v2 import RandomResizedCrop
 
 from protosphere.data import transforms
-from protosphere.data.augmentation import Augmentation
+from protosphere.data.augmentation import Augmentation, AugmentationPolicy, PaddedCrop
 
 SIDES = [(32, 32, 32), (17, 40, 24), (64, 48, 16)]  # height, width, size of the result
 
@@ -22,18 +22,18 @@ def _images(height: int = 12, width: int = 9, count: int = 40) -> torch.Tensor:
 @pytest.mark.parametrize(("height", "width", "size"), SIDES)
 def test_resized_crop_and_flip(height: int, width: int, size: int) -> None:
     images = torch.rand(60, 3, height, width)
-    boxes = transforms.random_boxes(60, height, width, scale=(0.02, 1.0))
-    flips = torch.rand(60) < 0.5
-    found = transforms.resized_crop(images, boxes, size, flips=flips)
-    for image, box, flip, mine in zip(images, boxes.tolist(), flips, found, strict=True):
+    boxes = transforms.random_resized_boxes(60, height, width, scale=(0.02, 1.0))
+    hflip = torch.rand(60) < 0.5
+    found = transforms.resized_crop(images, boxes, size, hflip=hflip)
+    for image, box, flip, result in zip(images, boxes.tolist(), hflip, found, strict=True):
         expected = tv.resized_crop(image, *box, [size, size], antialias=True)
         expected = tv.horizontal_flip(expected) if flip else expected
-        torch.testing.assert_close(mine, expected, rtol=0, atol=2e-6)
+        torch.testing.assert_close(result, expected, rtol=0, atol=2e-6)
 
 
-def test_bytes_become_floats() -> None:
+def test_uint8_images_are_divided_by_255() -> None:
     images = torch.randint(0, 256, (20, 3, 16, 16), dtype=torch.uint8)
-    boxes = transforms.random_boxes(20, 16, 16, scale=(0.2, 1.0))
+    boxes = transforms.random_resized_boxes(20, 16, 16, scale=(0.2, 1.0))
     torch.testing.assert_close(
         transforms.resized_crop(images, boxes, 16),
         transforms.resized_crop(images.float() / 255, boxes, 16),
@@ -41,46 +41,63 @@ def test_bytes_become_floats() -> None:
 
 
 @pytest.mark.parametrize("size", [8, 6, 12])
-def test_padded_crops(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torchvision pads, crops and resizes, borders of zeros included; every place is drawn."""
+def test_padded_crop(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal to torchvision's pad, crop and resize; every offset is drawn, the last included."""
     images = torch.randint(0, 256, (200, 3, 8, 8), dtype=torch.uint8)
     boxes = transforms.padded_boxes(200, 8, 8, padding=2)
     assert sorted(set(boxes[:, 0].tolist())) == sorted(set(boxes[:, 1].tolist())) == [0, 1, 2, 3, 4]
     monkeypatch.setattr(transforms, "padded_boxes", lambda *_, **__: boxes)
-    found = Augmentation(size, "padded", padding=2)(images)
-    for image, box, mine in zip(tv.pad(images, [2, 2]) / 255, boxes.tolist(), found, strict=True):
+    policy = AugmentationPolicy(size, PaddedCrop(padding=2), hflip=0.0)
+    found = Augmentation(policy, (0.0,), (1.0,))(images)
+    for image, box, result in zip(tv.pad(images, [2, 2]) / 255, boxes.tolist(), found, strict=True):
         expected = tv.resize(tv.crop(image, *box), [size, size], antialias=True)
-        torch.testing.assert_close(mine, expected, rtol=0, atol=2e-6)
+        torch.testing.assert_close(result, expected, rtol=0, atol=2e-6)
 
 
-def test_boxes_lie_inside_and_are_spread_as_torchvisions() -> None:
-    """The same distribution: means and deviations of area, ratio and place, within four standard errors."""
+def test_boxes_lie_inside_and_have_torchvisions_distribution() -> None:
+    """Means of position and sides within four standard errors, and equal deviations."""
     height, width, count = 48, 32, 4000
-    boxes = transforms.random_boxes(count, height, width, scale=(0.2, 1.0)).double()
+    boxes = transforms.random_resized_boxes(count, height, width, scale=(0.2, 1.0)).double()
     transform = RandomResizedCrop(8, scale=(0.2, 1.0))
     image = torch.empty(3, height, width)
-    drawn = [transform.make_params([image]) for _ in range(count)]
-    theirs = torch.tensor(
-        [[one["top"], one["left"], one["height"], one["width"]] for one in drawn]
-    ).double()
-    for some in (boxes, theirs):
-        assert (some[:, :2] >= 0).all()
-        assert (some[:, 0] + some[:, 2] <= height).all()
-        assert (some[:, 1] + some[:, 3] <= width).all()
-    for column in range(4):
-        mine, other = boxes[:, column], theirs[:, column]
-        error = (mine.var() / count + other.var() / count).sqrt()
-        assert abs(mine.mean() - other.mean()) < 4 * error
-        assert float(mine.std() / other.std()) == pytest.approx(1, abs=0.08)
+    params = [transform.make_params([image]) for _ in range(count)]
+    keys = ("top", "left", "height", "width")
+    reference = torch.tensor([[draw[key] for key in keys] for draw in params]).double()
+    for sample in (boxes, reference):
+        assert (sample[:, :2] >= 0).all()
+        assert (sample[:, 0] + sample[:, 2] <= height).all()
+        assert (sample[:, 1] + sample[:, 3] <= width).all()
+    for found, expected in zip(boxes.T, reference.T, strict=True):
+        error = (found.var() / count + expected.var() / count).sqrt()
+        assert abs(found.mean() - expected.mean()) < 4 * error
+        assert float(found.std() / expected.std()) == pytest.approx(1, abs=0.08)
 
 
-def test_boxes_where_no_attempt_fits() -> None:
-    assert transforms.random_boxes(3, 4, 40, scale=(1.0, 1.0)).unique(dim=0).tolist() == [
-        [0, 17, 4, 5]
-    ]
-    assert transforms.random_boxes(3, 40, 4, scale=(1.0, 1.0)).unique(dim=0).tolist() == [
-        [17, 0, 5, 4]
-    ]
+def test_boxes_reach_every_position() -> None:
+    """The first and the last row and column are as likely as the others."""
+    boxes = transforms.random_resized_boxes(9000, 6, 7, scale=(8 / 42, 10 / 42), ratio=(1.0, 1.0))
+    assert boxes[:, 2:].unique(dim=0).tolist() == [[3, 3]]
+    for column, positions in ((0, 4), (1, 5)):
+        counts = torch.bincount(boxes[:, column])
+        assert len(counts) == positions
+        expected = 9000 / positions
+        assert (counts - expected).abs().max() < 4 * expected**0.5
+
+
+def test_padded_boxes_reach_every_position() -> None:
+    boxes = transforms.padded_boxes(9000, 6, 7, padding=2)
+    assert boxes[:, 2:].unique(dim=0).tolist() == [[6, 7]]
+    for column in (0, 1):
+        counts = torch.bincount(boxes[:, column])
+        assert len(counts) == 5
+        assert (counts - 1800).abs().max() < 4 * 1800**0.5
+    assert not torch.equal(boxes[:, 0], boxes[:, 1])
+
+
+def test_boxes_are_central_if_no_attempt_fits() -> None:
+    for height, width, expected in ((4, 40, [0, 17, 4, 5]), (40, 4, [17, 0, 5, 4])):
+        boxes = transforms.random_resized_boxes(3, height, width, scale=(1.0, 1.0))
+        assert boxes.unique(dim=0).tolist() == [expected]
 
 
 @pytest.mark.parametrize("name", ["brightness", "contrast", "saturation", "hue"])
@@ -88,9 +105,9 @@ def test_adjustments(name: str) -> None:
     images = _images()
     factors = torch.rand(len(images)) - 0.5 if name == "hue" else 2 * torch.rand(len(images))
     found = getattr(transforms, f"adjust_{name}")(images, factors)
-    for image, factor, mine in zip(images, factors.tolist(), found, strict=True):
+    for image, factor, result in zip(images, factors.tolist(), found, strict=True):
         expected = getattr(tv, f"adjust_{name}")(image, factor)
-        torch.testing.assert_close(mine, expected, rtol=0, atol=3e-6 if name != "hue" else 1e-5)
+        torch.testing.assert_close(result, expected, rtol=0, atol=3e-6 if name != "hue" else 1e-5)
 
 
 def test_color_jitter_in_any_order() -> None:
@@ -99,34 +116,42 @@ def test_color_jitter_in_any_order() -> None:
     order = torch.rand(len(images), 4).argsort(1)
     found = transforms.color_jitter(images, *factors, order)
     operations = [tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue]
-    for index, mine in enumerate(found):
+    for index, result in enumerate(found):
         expected = images[index]
-        for place in order[index].tolist():
-            expected = operations[place](expected, factors[place][index].item())
-        torch.testing.assert_close(mine, expected, rtol=0, atol=1e-4)
+        for position in order[index].tolist():
+            factor = factors[position][index].item()
+            expected = operations[position](expected, factor)
+        torch.testing.assert_close(result, expected, rtol=0, atol=1e-4)
 
 
-def test_gray() -> None:
+def test_grayscale() -> None:
     images = _images()
     torch.testing.assert_close(
-        transforms.gray(images), tv.rgb_to_grayscale(images, 1), rtol=0, atol=1e-6
+        transforms.grayscale(images), tv.rgb_to_grayscale(images, 1), rtol=0, atol=1e-6
     )
 
 
 @pytest.mark.parametrize("kernel_size", [3, 9])
-def test_blur(kernel_size: int) -> None:
+def test_gaussian_blur(kernel_size: int) -> None:
     images = _images()
     sigmas = 0.1 + 2 * torch.rand(len(images))
     found = transforms.gaussian_blur(images, sigmas, kernel_size=kernel_size)
-    for image, sigma, mine in zip(images, sigmas.tolist(), found, strict=True):
+    for image, sigma, result in zip(images, sigmas.tolist(), found, strict=True):
         expected = tv.gaussian_blur(image, [kernel_size, kernel_size], [sigma, sigma])
-        torch.testing.assert_close(mine, expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(result, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize("kernel_size", [4, 25])
-def test_blur_refuses_kernels_that_make_no_sense(kernel_size: int) -> None:
-    with pytest.raises(
-        ValueError, match=r"kernel_size must be odd and at most twice the image's side, 12; got"
-    ):
+def test_blur_refuses_even_and_too_wide_kernels(kernel_size: int) -> None:
+    message = "kernel_size must be odd and less than twice the side of the images"
+    with pytest.raises(ValueError, match=message):
         transforms.gaussian_blur(_images(), torch.ones(40), kernel_size=kernel_size)
+
+
+def test_normalize() -> None:
+    images = _images()
+    mean, std = [0.5, 0.4, 0.3], [0.2, 0.3, 0.4]
+    torch.testing.assert_close(
+        transforms.normalize(images, mean, std), tv.normalize(images, mean, std)
+    )

@@ -1,9 +1,10 @@
-"""Files of features and labels, ``.npz``, ``.safetensors``, ``.pt``: mapped where possible, never unpickled."""
+"""Read and write features and labels: ``.npz``, ``.safetensors`` and ``.pt``, never unpickled."""
 
 import io
 import pickle
 import shutil
 import stat
+import struct
 import tempfile
 import warnings
 import zipfile
@@ -20,24 +21,24 @@ from torch import Tensor
 from protosphere.storage import write_atomically
 
 Array = np.ndarray | Tensor
-# A member of an .npz that is compressed is unpacked to a temporary file, not to memory, from this size on.
-_UNPACKED_IN_MEMORY = 1 << 24
+# Larger compressed members of an .npz file are decompressed to a temporary file, not to memory.
+_MAX_BYTES_IN_MEMORY = 1 << 24
 
 
 class FeatureFileError(ValueError):
-    """A file cannot be used; the sentence says why."""
+    """A file of features is missing, damaged or lacks an array."""
 
 
 @dataclass(frozen=True)
 class FeatureFile:
-    """What a file holds. Large arrays are memory-mapped: they are read when they are used.
+    """Content of a file of features. Large arrays are memory-mapped and read when they are used.
 
     Attributes:
-        features: (samples, dim), floating.
-        labels: (samples,), whole numbers.
-        prototypes: (classes, dim), where the file has them.
-        bias: (classes,), where the file has one.
-        class_names: one a class, where the file has them (``.npz`` only).
+        features: Features, floating point of shape (samples, dim).
+        labels: Class indices, integers of shape (samples,).
+        prototypes: Prototypes of shape (classes, dim), or None.
+        bias: Bias of a linear classifier of shape (classes,), or None.
+        class_names: Name of each class, or None (``.npz`` and ``.pt`` only).
     """
 
     features: Array
@@ -59,77 +60,84 @@ def read_features(
     """Open a file of features.
 
     Args:
-        path: an ``.npz`` (uncompressed ones are mapped), ``.safetensors``, or a ``.pt`` that holds a dictionary of
-            tensors. Nothing in it is executed.
-        features: the key of the features.
-        labels: the key of the labels; with None the file need not have any, and there are none then.
-        prototypes: the key of the prototypes; without it ``"prototypes"``, if the file has it.
-        bias: the key of the head's bias, likewise.
-        class_names: the key of the names of the classes, likewise.
+        path: An ``.npz`` file (memory-mapped unless compressed), a ``.safetensors`` file, or a
+            ``.pt`` file with a dictionary of tensors. Nothing in it is executed.
+        features: Key of the features.
+        labels: Key of the labels. None makes labels optional: without them ``labels`` is empty.
+        prototypes: Key of the prototypes. None reads ``"prototypes"`` if the file has this key.
+        bias: Key of the bias. None reads ``"bias"`` if the file has this key.
+        class_names: Key of the class names. None reads ``"class_names"`` if the file has this key.
 
     Returns:
-        The arrays; those of ``.npz`` as NumPy's, the others as tensors.
+        The arrays: NumPy arrays from ``.npz``, tensors from the other formats.
 
     Raises:
-        FeatureFileError: the file is missing, damaged, of another kind, or lacks what was asked for.
+        FeatureFileError: The file is missing, damaged or in another format, or lacks a key.
     """
     path = Path(path)
-    read = _reader(path)
-    keys = {
+    read = _find_reader(path)
+    given_keys = {
         "features": features,
         "labels": labels,
         "prototypes": prototypes,
         "bias": bias,
         "class_names": class_names,
     }
-    asked = {what: key or what for what, key in keys.items()}
+    keys = {name: key or name for name, key in given_keys.items()}
     try:
-        present, arrays = read(path, list(asked.values()))
+        present, arrays = read(path, list(keys.values()))
     except FeatureFileError:
         raise
     except PermissionError:
         raise FeatureFileError(f"{path.name} must be readable; permission was denied") from None
     except Exception as error:  # Whatever a damaged or hostile file makes its parser raise.
-        kind = path.suffix.lower()
         raise FeatureFileError(
-            f"{path.name} must be a {kind} file of plain numbers; it is damaged or none"
+            f"{path.name} must be a {path.suffix.lower()} file of plain arrays; "
+            "it is damaged or in another format"
         ) from error
-    for what, key in asked.items():
-        if key not in arrays and keys[what] is not None:
+    for name, key in keys.items():
+        if key not in arrays and given_keys[name] is not None:
             listing = ", ".join(present) or "none"
             raise FeatureFileError(
-                f"{path.name} must hold {what} under the key {key!r}; its keys are {listing}"
+                f"{path.name} must have {name} under the key {key!r}; its keys are {listing}"
             )
-    found = {what: arrays.get(key) for what, key in asked.items()}
-    names = found.pop("class_names")
-    for what, part in found.items():
-        if isinstance(part, list | tuple):
-            raise FeatureFileError(f"{asked[what]!r} in {path.name} must be a tensor; it is a list")
-    if found["labels"] is None:
-        found["labels"] = np.empty(0, np.int64)
-    return FeatureFile(**found, class_names=None if names is None else _names(path, names))  # type: ignore[arg-type]
+    content = {name: arrays.get(key) for name, key in keys.items()}
+    names = content.pop("class_names")
+    for name, array in content.items():
+        if isinstance(array, list | tuple):
+            raise FeatureFileError(f"{keys[name]!r} in {path.name} must be a tensor, got a list")
+    if content["labels"] is None:
+        content["labels"] = np.empty(0, np.int64)
+    class_list = None if names is None else _class_names(path, names)
+    return FeatureFile(**content, class_names=class_list)  # type: ignore[arg-type]
 
 
 def write_features(path: str | Path, content: FeatureFile) -> None:
-    """Write an ``.npz`` that :func:`read_features` opens, whole or not at all."""
-    parts = {name: getattr(content, name) for name in ("features", "labels", "prototypes", "bias")}
+    """Write an ``.npz`` file for :func:`read_features`, completely or not at all.
+
+    Args:
+        path: Path of the file. An existing file is replaced.
+        content: Arrays to write.
+    """
+    names = ("features", "labels", "prototypes", "bias")
     arrays = {
-        name: torch.as_tensor(part).cpu().numpy()
-        for name, part in parts.items()
-        if part is not None
+        name: torch.as_tensor(array).cpu().numpy()
+        for name in names
+        if (array := getattr(content, name)) is not None
     }
     if content.class_names is not None:
         arrays["class_names"] = np.array(content.class_names)
-    room = io.BytesIO()
-    np.savez(room, **arrays)  # type: ignore[arg-type]
-    write_atomically(Path(path), room.getvalue())
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    write_atomically(Path(path), buffer.getvalue())
 
 
+# Reads some keys of a file; returns all keys in it and the arrays found.
 Reader = Callable[[Path, Sequence[str]], tuple[list[str], dict[str, Any]]]
 
 
-def _reader(path: Path) -> Reader:
-    """What can read this file. Raises FeatureFileError unless it is one."""
+def _find_reader(path: Path) -> Reader:
+    """Return the reader of this file's format, or raise FeatureFileError."""
     readers: dict[str, Reader] = {
         ".npz": _read_npz,
         ".safetensors": _read_safetensors,
@@ -139,27 +147,27 @@ def _reader(path: Path) -> Reader:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise FeatureFileError(f"{path} must be a file; there is none") from None
+        raise FeatureFileError(f"{path} must be a file; it does not exist") from None
     except OSError as error:
-        reason = (error.strerror or "it cannot").lower()
-        raise FeatureFileError(f"{path} must be a file that can be read; {reason}") from None
+        reason = (error.strerror or "unknown error").lower()
+        raise FeatureFileError(f"{path} must be a readable file: {reason}") from None
     if not stat.S_ISREG(mode):
-        raise FeatureFileError(f"{path} must be a file; it is a folder or a device")
+        raise FeatureFileError(f"{path} must be a regular file; it is a folder or a device")
     if path.suffix.lower() not in readers:
-        ending = path.suffix or "nothing"
+        suffix = path.suffix or "no suffix"
         raise FeatureFileError(
-            f"{path.name} must end in .npz, .safetensors or .pt; it ends in {ending}"
+            f"{path.name} must be an .npz, .safetensors or .pt file, got {suffix}"
         )
     if path.stat().st_size == 0:
-        raise FeatureFileError(f"{path.name} must hold features and labels; it is empty")
+        raise FeatureFileError(f"{path.name} must have features and labels; it is empty")
     return readers[path.suffix.lower()]
 
 
-def _names(path: Path, names: Any) -> list[str]:
-    texts = names.tolist() if isinstance(names, np.ndarray) and names.ndim == 1 else names
-    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise FeatureFileError(f"class names in {path.name} must be a list of texts; they are none")
-    return list(texts)
+def _class_names(path: Path, names: Any) -> list[str]:
+    values = names.tolist() if isinstance(names, np.ndarray) and names.ndim == 1 else names
+    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
+        raise FeatureFileError(f"class names in {path.name} must be a list of strings")
+    return list(values)
 
 
 def _read_npz(path: Path, wanted: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -171,7 +179,7 @@ def _read_npz(path: Path, wanted: Sequence[str]) -> tuple[list[str], dict[str, A
 
 
 def _read_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """One array of an .npz, mapped from the file itself, or from a temporary copy if it is compressed."""
+    """Memory-map one array of an .npz file, from a temporary file if it is compressed."""
     with archive.open(member) as stream:
         try:
             version = npy.read_magic(stream)
@@ -181,40 +189,36 @@ def _read_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) 
             shape, fortran, dtype = read_header(stream)
         except ValueError as error:
             raise FeatureFileError(
-                f"{member.filename} in {path.name} must be an array; it is none"
+                f"{member.filename} in {path.name} must be a NumPy array"
             ) from error
         if dtype.hasobject:
             raise FeatureFileError(
-                f"{member.filename} in {path.name} must hold numbers; it holds pickled objects, not read"
+                f"{member.filename} in {path.name} must be an array of numbers; "
+                "it has pickled objects, which are not read"
             )
         header = stream.tell()
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if header + size != member.file_size:
             raise FeatureFileError(
-                f"{member.filename} in {path.name} must hold {size} bytes of numbers; it is damaged"
+                f"{member.filename} in {path.name} must have {size} bytes of data; it is damaged"
             )
         order: Literal["F", "C"] = "F" if fortran else "C"
         if member.compress_type != zipfile.ZIP_STORED or size == 0:
-            if size <= _UNPACKED_IN_MEMORY:
+            if size <= _MAX_BYTES_IN_MEMORY:
                 return np.frombuffer(stream.read(), dtype=dtype).reshape(shape, order=order)
-            with tempfile.TemporaryFile() as unpacked:
-                shutil.copyfileobj(stream, unpacked, 1 << 20)
-                unpacked.flush()
+            with tempfile.TemporaryFile() as decompressed:
+                shutil.copyfileobj(stream, decompressed, 1 << 20)
+                decompressed.flush()
                 copy: np.ndarray = np.memmap(
-                    unpacked, dtype=dtype, mode="r", shape=shape, order=order
+                    decompressed, dtype=dtype, mode="r", shape=shape, order=order
                 )
                 return copy
     with path.open("rb") as file:
-        file.seek(
-            member.header_offset + 26
-        )  # The lengths of name and extra field stand before them.
-        lengths = file.read(4)
-    start = (
-        member.header_offset
-        + 30
-        + int.from_bytes(lengths[:2], "little")
-        + int.from_bytes(lengths[2:], "little")
-    )
+        # The zip header of a member has 30 bytes, of which the last four are the lengths of its
+        # name and extra field, which come before the data.
+        file.seek(member.header_offset + 26)
+        name_length, extra_length = struct.unpack("<HH", file.read(4))
+    start = member.header_offset + 30 + name_length + extra_length
     mapped: np.ndarray = np.memmap(
         path, dtype=dtype, mode="r", offset=start + header, shape=shape, order=order
     )
@@ -232,21 +236,21 @@ def _read_safetensors(path: Path, wanted: Sequence[str]) -> tuple[list[str], dic
 def _read_pt(path: Path, wanted: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     if not zipfile.is_zipfile(path):
         raise FeatureFileError(
-            f"{path.name} must be an archive as torch.save writes it; it is a bare pickle or damaged"
+            f"{path.name} must be a zip archive as torch.save writes it; "
+            "it is a plain pickle or damaged"
         )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
-        problem = "it is damaged or holds objects, which are not read"
         raise FeatureFileError(
-            f"{path.name} must hold tensors and nothing else; {problem}"
+            f"{path.name} must have only tensors; it is damaged or has other objects, "
+            "which are not read"
         ) from error
     if not isinstance(content, dict):
-        kind = type(content).__name__
         raise FeatureFileError(
-            f"{path.name} must hold a dictionary of tensors; it holds another thing, {kind}"
+            f"{path.name} must be a dictionary of tensors, got {type(content).__name__}"
         )
     found = {key: content[key] for key in wanted if content.get(key) is not None}
     for key, value in found.items():
@@ -256,5 +260,5 @@ def _read_pt(path: Path, wanted: Sequence[str]) -> tuple[list[str], dict[str, An
         if dense and value.device.type == "cpu":
             found[key] = value.detach().resolve_conj().resolve_neg()
         elif not isinstance(value, list | tuple):
-            raise FeatureFileError(f"{key!r} in {path.name} must be a dense tensor; it is none")
+            raise FeatureFileError(f"{key!r} in {path.name} must be a dense tensor on the CPU")
     return [str(key) for key in content], found

@@ -26,7 +26,7 @@ def check_number(name: str, value: Any, *, low: float = -math.inf, high: float =
     if not math.isfinite(value):
         raise ValueError(f"{name} must be finite, got {value}")
     if not low <= value <= high:
-        raise ValueError(f"{name} must be {_range(low, high)}, got {value}")
+        raise ValueError(f"{name} must be between {low:g} and {high:g}, got {value}")
 
 
 def check_integer(name: str, value: Any, *, low: int) -> None:
@@ -61,10 +61,6 @@ def check_interval(name: str, value: Any, *, high: float = math.inf) -> tuple[fl
             f"{name} must be two ascending numbers greater than 0{limit}, got {list(value)}"
         )
     return value[0], value[1]
-
-
-def _range(low: float, high: float) -> str:
-    return f"between {low:g} and {high:g}" if math.isfinite(high) else f"at least {low:g}"
 
 
 def pydantic_settings(cls: type[Settings]) -> type[Settings]:
