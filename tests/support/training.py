@@ -32,7 +32,9 @@ def small_objective(seed: int = 0, *, channels: int = 3, num_classes: int = 5) -
 
 def small_split() -> ImageSet:
     """Seventy images of 8 by 8 pixels in 5 classes."""
-    return load_synthetic(num_classes=5, num_samples=70, image_size=8, seed=0).train
+    split = load_synthetic(num_classes=5, num_samples=70, image_size=8, seed=0).train
+    assert isinstance(split, ImageSet)
+    return split
 
 
 def memory_loader(split: ImageSet, policy: AugmentationPolicy = RANDOM_POLICY) -> MemoryLoader:
@@ -67,7 +69,7 @@ def linear_objective(weights: Tensor) -> Objective:
     Args:
         weights: Initial weights, of shape (outputs, inputs).
     """
-    encoder = nn.Linear(*reversed(weights.shape), bias=False)
+    encoder = nn.Linear(weights.shape[1], weights.shape[0], bias=False)
     with torch.no_grad():
         encoder.weight.copy_(weights)
     head = CosineClassifier(len(weights), 2)

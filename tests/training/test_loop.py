@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from protosphere.data.augmentation import Augmentation, AugmentationPolicy, PaddedCrop
-from protosphere.data.datasets import load_digits
+from protosphere.data.datasets import ImageSet, load_digits
 from protosphere.data.loaders import MemoryLoader, epoch_order
 from protosphere.runs.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from protosphere.training import (
@@ -48,6 +48,8 @@ def _run(
 
 def test_it_learns_digits() -> None:
     digits = load_digits()
+    assert isinstance(digits.train, ImageSet)
+    assert isinstance(digits.test, ImageSet)
     policy = AugmentationPolicy(8, PaddedCrop(padding=1), hflip=0.0)
     mean, std = digits.train.channel_statistics()
     augmentation = Augmentation(policy, mean, std)

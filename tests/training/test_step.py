@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
@@ -12,9 +12,12 @@ from torch import Tensor, nn
 
 from protosphere.classifiers import LinearClassifier
 from protosphere.classifiers.protocol import Head
+from protosphere.data.augmentation import AugmentationPolicy
+from protosphere.data.loaders import MemoryLoader
 from protosphere.training import SGD, AdamW, Objective, Schedule, TrainConfig, train
 from support.training import (
     PLAIN_POLICY,
+    RANDOM_POLICY,
     RecordingLoader,
     linear_objective,
     memory_loader,
@@ -165,7 +168,7 @@ def test_parts_of_unequal_sizes_are_weighted_by_their_sizes() -> None:
 def test_only_the_encoder_computes_in_half_precision(
     precision: Literal["fp32", "bf16"], dtype: torch.dtype
 ) -> None:
-    dtypes = {}
+    dtypes: dict[str, torch.dtype] = {}
 
     def loss(features: Tensor, head: Head, labels: Tensor) -> Tensor:
         value = small_loss(features, head, labels)
@@ -179,20 +182,33 @@ def test_only_the_encoder_computes_in_half_precision(
     assert dtypes == {"features": dtype, "loss": torch.float32}
 
 
+class OrderedLoader(MemoryLoader):
+    """One batch of all samples in their own order, so that only the augmentation is random."""
+
+    def batches(
+        self, batch_size: int, *, seed: int, epoch: int, first: int = 0
+    ) -> Iterator[tuple[Tensor, ...]]:
+        yield (torch.arange(len(self)),)
+
+
+def _losses_without_learning(policy: AugmentationPolicy, *, seed: int) -> list[float]:
+    schedule = Schedule(1e-12, 4, "constant")
+    config = TrainConfig(schedule, 512, optimizer=PLAIN_SGD, seed=seed)
+    loader = OrderedLoader(small_split(), memory_loader(small_split(), policy).augmentation)
+    return [progress.loss for progress in train(small_objective(), loader, config)]
+
+
 def test_each_step_draws_new_random_numbers() -> None:
-    """With one batch in one order and a tiny learning rate, only the augmentation changes."""
-    loader = memory_loader(small_split())
-    plain = memory_loader(small_split(), PLAIN_POLICY)
-    config = TrainConfig(Schedule(1e-12, 4, "constant"), 512, optimizer=PLAIN_SGD)
+    assert len(set(_losses_without_learning(RANDOM_POLICY, seed=1))) == 4
+    assert len(set(_losses_without_learning(PLAIN_POLICY, seed=1))) == 1
 
-    def in_order(*_: Any, **__: Any) -> Iterator[tuple[Tensor, ...]]:
-        yield (torch.arange(70),)
 
-    losses = []
-    for each in (loader, plain):
-        each.batches = in_order  # type: ignore[method-assign]
-        losses.append({progress.loss for progress in train(small_objective(), each, config)})
-    assert [len(values) for values in losses] == [4, 1]
+def test_the_seed_determines_the_augmentation() -> None:
+    first, second, other = (
+        _losses_without_learning(RANDOM_POLICY, seed=seed) for seed in (1, 1, 2)
+    )
+    assert first == second
+    assert not set(first) & set(other)
 
 
 @pytest.mark.parametrize("decay", [0.5, 0.7])
