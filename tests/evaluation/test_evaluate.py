@@ -1,187 +1,196 @@
-"""An assessment: accuracies, means and confusion counted by hand; the same numbers streamed; a view in space."""
+"""Evaluation: accuracies, means and confusion counted in NumPy; streamed metrics; 3-D points."""
+
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import normalize
 
 from protosphere.classifiers import CosineClassifier, MeanClassifier, class_means
-from protosphere.data.augmentation import Augmentation
-from protosphere.data.datasets import synthetic
-from protosphere.data.loaders import MemoryFeed
-from protosphere.encoders import backbone
-from protosphere.evaluation import assess, outputs
-from protosphere.evaluation.probes import FeatureFeed
+from protosphere.data.augmentation import Augmentation, AugmentationPolicy
+from protosphere.data.datasets import load_synthetic
+from protosphere.data.loaders import FeatureLoader, MemoryLoader
+from protosphere.data.splits import ImageSet
+from protosphere.encoders import Encoder, create_backbone
+from protosphere.evaluation import collect_outputs, evaluate, fit_head
 from protosphere.metrics import measure
 from protosphere.training import Objective
 
-CLASSES = 5
+NUM_CLASSES = 5
+Loaders = tuple[MemoryLoader, MemoryLoader]
+
+
+def create_objective(num_classes: int = NUM_CLASSES) -> Objective:
+    encoder = Encoder(create_backbone("small", in_channels=3))
+    head = CosineClassifier(encoder.out_dim, num_classes)
+    return Objective(encoder, head, lambda features, *_: features.sum())
+
+
+def create_loader(split: ImageSet) -> MemoryLoader:
+    policy = AugmentationPolicy(size=8)
+    return MemoryLoader(split, Augmentation(policy, *split.channel_statistics()))
 
 
 @pytest.fixture
 def objective() -> Objective:
-    torch.manual_seed(0)
-    encoder = backbone("small")
-    return Objective(
-        encoder,
-        CosineClassifier(encoder.num_features, CLASSES),
-        lambda features, *_: features.sum(),
-    )
+    return create_objective()
 
 
 @pytest.fixture
-def feeds() -> tuple[MemoryFeed, MemoryFeed]:
-    source = synthetic(CLASSES, samples=43, resolution=8)
-    train, test = (
-        MemoryFeed(part, Augmentation(8, "resized", flip=0.5))
-        for part in (source.train, source.test)
-    )
-    return train, test
+def contrastive(objective: Objective) -> Objective:
+    head = MeanClassifier(objective.encoder.out_dim, NUM_CLASSES)  # type: ignore[arg-type]
+    return Objective(objective.encoder, head, objective.loss)
 
 
-def test_outputs_are_those_of_the_clean_images_one_by_one(
-    objective: Objective, feeds: tuple
-) -> None:
-    feed, _ = feeds
-    objective.train()
-    seen: list[float] = []
-    found = outputs(objective, feed, batch=10, progress=seen.append)
-    assert objective.training
-    assert seen[-1] == 1
-    assert len(seen) == 5
-    assert seen == sorted(seen)
-    objective.eval()
-    for index in range(len(feed)):
-        with torch.no_grad():
-            image = feed.augmentation.clean()(feed.data.images[index : index + 1])
-            features = objective.encoder(image)
-        torch.testing.assert_close(found.features[index], features[0])
-        assert found.decisions[index] == objective.head(features).argmax()
-    assert torch.equal(found.labels, feed.data.labels)
+@pytest.fixture
+def loaders() -> Loaders:
+    dataset = load_synthetic(num_classes=NUM_CLASSES, num_samples=43, image_size=8)
+    return create_loader(dataset.train), create_loader(dataset.test)
 
 
-def test_numbers_are_counted(objective: Objective, feeds: tuple) -> None:
-    train, test = feeds
-    seen: list[float] = []
-    result = assess(objective, train, test, batch=7, progress=seen.append)
-    assert seen == sorted(seen)
-    assert seen[-1] == pytest.approx(1)
-    assert seen[len(seen) // 2 - 1] == pytest.approx(len(train) / (len(train) + len(test)))
-    own, other = outputs(objective, train), outputs(objective, test)
-    unit = [
-        torch.nn.functional.normalize(part.features.double(), dim=1).numpy()
-        for part in (own, other)
-    ]
-    labels, test_labels = own.labels.numpy(), other.labels.numpy()
-    means = np.stack([unit[0][labels == index].mean(0) for index in range(CLASSES)])
-    nearest = ((unit[1][:, None] - means) ** 2).sum(2).argmin(1)
-    assert result.numbers["train_accuracy"] == pytest.approx(
-        (own.decisions.numpy() == labels).mean()
+def test_progress_covers_both_splits(objective: Objective, loaders: Loaders) -> None:
+    train, test = loaders
+    test.split = test.split.subset(torch.arange(20))
+    fractions: list[float] = []
+    evaluate(objective, train, test, batch_size=7, progress=fractions.append)
+    assert fractions == sorted(fractions)
+    assert fractions[6] == pytest.approx(43 / 63)
+    assert fractions[-1] == pytest.approx(1)
+
+
+def test_accuracies_and_metrics_match_a_count(objective: Objective, loaders: Loaders) -> None:
+    metrics = evaluate(objective, *loaders, batch_size=7).metrics
+    train, test = (collect_outputs(objective, loader) for loader in loaders)
+    unit = normalize(train.features.double(), dim=1).numpy()
+    labels = train.labels.numpy()
+    means = np.stack([unit[labels == index].mean(0) for index in range(NUM_CLASSES)])
+    test_unit = normalize(test.features.double(), dim=1).numpy()
+    nearest = ((test_unit[:, None] - means) ** 2).sum(2).argmin(1)
+    expected = measure(train.features, train.labels, objective.head.prototypes) | {
+        "train_accuracy": (train.predictions == train.labels).double().mean().item(),
+        "accuracy": (test.predictions == test.labels).double().mean().item(),
+        "nearest_mean_accuracy": (nearest == test.labels.numpy()).mean(),
+    }
+    assert metrics == pytest.approx(expected, rel=1e-5)
+
+
+def test_arrays_match_their_definitions(objective: Objective, loaders: Loaders) -> None:
+    arrays = evaluate(objective, *loaders).arrays
+    train, test = (collect_outputs(objective, loader) for loader in loaders)
+    unit, test_unit = (
+        normalize(outputs.features.double(), dim=1).numpy() for outputs in (train, test)
     )
-    assert result.numbers["test_accuracy"] == pytest.approx(
-        (other.decisions.numpy() == test_labels).mean()
-    )
-    assert result.numbers["nearest_mean_accuracy"] == pytest.approx((nearest == test_labels).mean())
-    expected = measure(own.features, own.labels, objective.head.prototypes)
-    assert {name: result.numbers[name] for name in expected} == pytest.approx(expected, rel=1e-5)
-    confusion = np.zeros((CLASSES, CLASSES), int)
-    for truth, decision in zip(test_labels, other.decisions.tolist(), strict=True):
-        confusion[truth, decision] += 1
-    geometry = result.geometry
-    assert np.array_equal(geometry["confusion"].numpy(), confusion)
-    assert geometry["class_accuracy"].numpy() == pytest.approx(
-        confusion.diagonal() / confusion.sum(1)
-    )
-    assert geometry["class_means"].numpy() == pytest.approx(means, abs=1e-6)
+    labels = train.labels.numpy()
+    means = np.stack([unit[labels == index].mean(0) for index in range(NUM_CLASSES)])
+    prototypes = normalize(objective.head.prototypes.detach().double(), dim=1).numpy()
+    confusion = np.zeros((NUM_CLASSES, NUM_CLASSES), int)
+    for label, prediction in zip(test.labels.tolist(), test.predictions.tolist(), strict=True):
+        confusion[label, prediction] += 1
     centered = means - means.mean(0)
     directions = centered / np.linalg.norm(centered, axis=1, keepdims=True)
-    assert geometry["class_cosines"].numpy() == pytest.approx(directions @ directions.T, abs=1e-5)
-    # Three orthonormal directions, the largest entry of each positive, give all that is drawn.
     axes = np.linalg.svd(centered, full_matrices=False)[2][:3]
     axes *= np.sign(axes[np.arange(3), np.abs(axes).argmax(1)])[:, None]
-    prototypes = geometry["prototypes"].double().numpy()
-    for drawn, points in (
-        ("means_3d", centered),
-        ("prototypes_3d", prototypes - prototypes.mean(0)),
-        ("samples_3d", unit[1] - means.mean(0)),
-    ):
-        np.testing.assert_allclose(geometry[drawn].numpy(), points @ axes.T, atol=1e-4)
+    expected = {
+        "class_means": means,
+        "prototypes": prototypes,
+        "class_cosines": directions @ directions.T,
+        "prototype_cosines": prototypes @ prototypes.T,
+        "class_accuracy": confusion.diagonal() / confusion.sum(1),
+        "means_3d": centered @ axes.T,
+        "prototypes_3d": (prototypes - prototypes.mean(0)) @ axes.T,
+        "samples_3d": (test_unit - means.mean(0)) @ axes.T,
+        "confusion": confusion,
+        "sample_labels": test.labels.numpy(),
+    }
+    assert arrays.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(arrays[name], value, atol=1e-4, err_msg=name)
+        assert arrays[name].dtype == (np.int32 if value.dtype.kind == "i" else np.float32)
+        assert arrays[name].flags.c_contiguous
 
 
-def test_streamed_numbers_are_the_same(objective: Objective, feeds: tuple) -> None:
-    whole, streamed = assess(objective, *feeds), assess(objective, *feeds, metrics="cheap", batch=7)
-    assert set(streamed.numbers) < set(whole.numbers)
-    assert streamed.numbers == pytest.approx(
-        {name: whole.numbers[name] for name in streamed.numbers}, rel=1e-5
-    )
-    for name, value in whole.geometry.items():
-        torch.testing.assert_close(streamed.geometry[name], value, rtol=1e-4, atol=1e-5)
+def test_streamed_metrics_equal_those_in_memory(objective: Objective, loaders: Loaders) -> None:
+    whole = evaluate(objective, *loaders)
+    streamed = evaluate(objective, *loaders, metrics="cheap", batch_size=7)
+    assert set(streamed.metrics) < set(whole.metrics)
+    assert "train_accuracy" in streamed.metrics
+    expected = {name: whole.metrics[name] for name in streamed.metrics}
+    assert streamed.metrics == pytest.approx(expected, rel=1e-5)
+    for name, value in whole.arrays.items():
+        np.testing.assert_allclose(streamed.arrays[name], value, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("metrics", ["all", "cheap"])
-def test_a_head_of_class_means_takes_them_first(
-    objective: Objective, feeds: tuple, metrics: str
+def test_a_fitted_head_is_fitted_before_it_is_evaluated(
+    contrastive: Objective, loaders: Loaders, metrics: Literal["all", "cheap"]
 ) -> None:
-    head = MeanClassifier(objective.encoder.num_features, CLASSES)
-    contrastive = Objective(objective.encoder, head, objective.loss)
-    numbers = assess(contrastive, *feeds, metrics=metrics, batch=7).numbers
-    own, other = (outputs(contrastive, feed) for feed in feeds)
-    expected = class_means(own.features, own.labels, num_classes=CLASSES)
-    torch.testing.assert_close(head.prototypes, expected.means.float(), rtol=0, atol=1e-6)
-    assert numbers["test_accuracy"] == float(
-        (head.predict(other.features) == other.labels).double().mean()
-    )
-    assert numbers["weight_class_alignment"] == pytest.approx(0, abs=1e-9)
-    if metrics == "all":
-        assert numbers["train_accuracy"] == float(
-            (head.predict(own.features) == own.labels).double().mean()
-        )
-    else:
-        assert "train_accuracy" not in numbers
+    values = evaluate(contrastive, *loaders, metrics=metrics, batch_size=7).metrics
+    train, test = (collect_outputs(contrastive, loader) for loader in loaders)
+    means = class_means(train.features, train.labels, num_classes=NUM_CLASSES).means
+    prototypes = contrastive.head.prototypes
+    torch.testing.assert_close(prototypes, means.float(), rtol=0, atol=1e-6)
+    assert values["accuracy"] == float((test.predictions == test.labels).double().mean())
+    assert values["weight_class_alignment"] == pytest.approx(0, abs=1e-9)
 
 
-def test_three_dimensions_keep_the_distances_of_few_means(
-    objective: Objective, feeds: tuple
+def test_training_accuracy_of_a_fitted_head(contrastive: Objective, loaders: Loaders) -> None:
+    """Batch by batch, predictions precede the class means, and the accuracy is absent."""
+    values = evaluate(contrastive, *loaders, metrics="all").metrics
+    outputs = collect_outputs(contrastive, loaders[0])
+    expected = float((outputs.predictions == outputs.labels).double().mean())
+    assert values["train_accuracy"] == expected
+    assert "train_accuracy" not in evaluate(contrastive, *loaders, metrics="cheap").metrics
+
+
+def test_fit_head_sets_the_class_means(contrastive: Objective, loaders: Loaders) -> None:
+    fractions: list[float] = []
+    fit_head(contrastive, loaders[0], batch_size=10, progress=fractions.append)
+    outputs = collect_outputs(contrastive, loaders[0])
+    means = class_means(outputs.features, outputs.labels, num_classes=NUM_CLASSES).means
+    torch.testing.assert_close(contrastive.head.prototypes, means.float(), rtol=0, atol=1e-6)
+    assert fractions[-1] == 1
+
+
+@pytest.mark.bad_input
+def test_a_trained_head_cannot_be_fitted(objective: Objective, loaders: Loaders) -> None:
+    with pytest.raises(TypeError, match="such as MeanClassifier; got CosineClassifier"):
+        fit_head(objective, loaders[0])
+
+
+def test_three_dimensions_keep_the_distances_of_four_class_means() -> None:
+    """Four means minus their center span three dimensions, so the projection is exact."""
+    split = load_synthetic(num_classes=4, num_samples=40, image_size=8).train
+    arrays = evaluate(create_objective(4), create_loader(split), create_loader(split)).arrays
+    points, means = (torch.from_numpy(arrays[name]) for name in ("means_3d", "class_means"))
+    distances = torch.cdist(means, means)
+    torch.testing.assert_close(torch.cdist(points, points), distances, rtol=1e-3, atol=1e-5)
+    assert arrays["samples_3d"].shape == (40, 3)
+    assert np.array_equal(arrays["sample_labels"], split.labels.numpy())
+
+
+def test_a_class_without_evaluation_images_has_no_accuracy(
+    objective: Objective, loaders: Loaders
 ) -> None:
-    """Four means and their center span three dimensions, so nothing is lost for four classes."""
-    source = synthetic(4, samples=40, resolution=8)
-    feed = MemoryFeed(source.train, Augmentation(8))
-    head = CosineClassifier(objective.encoder.num_features, 4)
-    geometry = assess(Objective(objective.encoder, head, objective.loss), feed, feed).geometry
-    drawn, means = geometry["means_3d"], geometry["class_means"]
-    torch.testing.assert_close(
-        torch.cdist(drawn, drawn), torch.cdist(means, means), rtol=1e-3, atol=1e-5
-    )
-    assert geometry["samples_3d"].shape == (40, 3)
-    assert torch.equal(geometry["sample_labels"].long(), source.train.labels)
-    cosines = geometry["prototype_cosines"]
-    torch.testing.assert_close(cosines.diagonal(), torch.ones(4))
+    train, test = loaders
+    others = test.split.subset(torch.nonzero(test.split.labels != 2).flatten())
+    accuracy = evaluate(objective, train, create_loader(others)).arrays["class_accuracy"]
+    assert np.isnan(accuracy).tolist() == [False, False, True, False, False]
 
 
-def test_a_class_without_test_images_has_no_accuracy(objective: Objective, feeds: tuple) -> None:
-    train, test = feeds
-    part = test.data.chosen(torch.nonzero(test.data.labels != 2).flatten())
-    accuracy = assess(objective, train, MemoryFeed(part, test.augmentation)).geometry[
-        "class_accuracy"
-    ]
-    assert torch.isnan(accuracy).tolist() == [False, False, True, False, False]
-
-
-def test_drawn_samples_are_spread_over_classes(objective: Objective) -> None:
-    source = synthetic(CLASSES, samples=4000, resolution=8)
-    data = source.test.chosen(source.test.labels.argsort(stable=True))
-    feed = MemoryFeed(data, Augmentation(8))
-    labels = assess(
-        objective, MemoryFeed(source.train, Augmentation(8)), feed, metrics="cheap"
-    ).geometry["sample_labels"]
-    assert torch.bincount(labels.long()).tolist() == [400] * CLASSES
+def test_plotted_samples_are_balanced_over_classes(objective: Objective) -> None:
+    dataset = load_synthetic(num_classes=NUM_CLASSES, num_samples=4000, image_size=8)
+    by_class = dataset.test.subset(dataset.test.labels.argsort(stable=True))
+    arrays = evaluate(
+        objective, create_loader(dataset.train), create_loader(by_class), metrics="cheap"
+    ).arrays
+    assert np.bincount(arrays["sample_labels"]).tolist() == [400] * NUM_CLASSES
 
 
 def test_the_nearest_mean_is_nearest_by_distance() -> None:
-    """A class that spreads has a short mean: by the product a sample at 50° would be of the class at 0°."""
+    """A class with large variance has a short mean: by inner product, 50° would belong to 0°."""
     angles = torch.deg2rad(torch.tensor([0.0, 0.0, 30.0, 150.0, 50.0]))
     features, labels = torch.stack([angles.cos(), angles.sin()], 1), torch.tensor([0, 0, 1, 1, 1])
-    objective = Objective(
-        torch.nn.Identity(), CosineClassifier(2, 2), lambda features, *_: features.sum()
-    )
-    train, test = FeatureFeed(features[:4], labels[:4]), FeatureFeed(features[4:], labels[4:])
-    assert assess(objective, train, test).numbers["nearest_mean_accuracy"] == 1
+    objective = Objective(torch.nn.Identity(), CosineClassifier(2, 2), lambda *_: features.sum())
+    train, test = FeatureLoader(features[:4], labels[:4]), FeatureLoader(features[4:], labels[4:])
+    assert evaluate(objective, train, test).metrics["nearest_mean_accuracy"] == 1

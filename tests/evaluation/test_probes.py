@@ -1,209 +1,256 @@
-"""Classifiers on fixed features: each against its definition, what they cost, and an encoder left as it was."""
+"""Probes: each against its definition, what it costs, and an objective that stays unchanged."""
 
 import copy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from torch import nn
 
-from protosphere.classifiers import LinearClassifier, MeanClassifier
-from protosphere.data.augmentation import Augmentation
-from protosphere.data.datasets import load
-from protosphere.data.loaders import MemoryFeed
-from protosphere.encoders import backbone
-from protosphere.evaluation import outputs
-from protosphere.evaluation.inference import Samples
-from protosphere.evaluation.probes import PROBES, FeatureFeed, _Neighbours, _trained, probe
-from protosphere.training import Objective, Schedule, Settings
+from protosphere.classifiers import CosineClassifier, LinearClassifier, MeanClassifier
+from protosphere.data.augmentation import Augmentation, AugmentationPolicy, PaddedCrop
+from protosphere.data.datasets import load_digits
+from protosphere.data.loaders import FeatureLoader, MemoryLoader
+from protosphere.encoders import Encoder, create_backbone
+from protosphere.evaluation import LabeledFeatures, collect_outputs
+from protosphere.evaluation.probes import PROBES, NearestNeighbors, run_probes, train_head
+from protosphere.losses import CrossEntropyLoss, NormFaceLoss
+from protosphere.training import SGD, Objective, Schedule, TrainConfig
 
-TRAINED = ("linear", "normalized", "cached")
-SETTINGS = Settings(Schedule(0.5, 12, "steps", milestones=(8, 10)), batch=64, weight_decay=0.0)
+EPOCHS = 12
+CONFIG = TrainConfig(
+    Schedule(0.5, EPOCHS, "multistep", milestones=(8, 10)),
+    batch_size=64,
+    optimizer=SGD(weight_decay=0.0),
+)
+NUM_PASSES = {
+    "head": 0,
+    "cosine": 0,
+    "class_means": 1,
+    "linear": EPOCHS,
+    "normalized": EPOCHS,
+    "cached_linear": 1,
+    "knn": 1,
+}
+WITH_WEIGHTS = ("class_means", "linear", "normalized", "cached_linear")
+ON_BOTH = ("class_means", "cached_linear", "knn")
+TRAINED = ("linear", "normalized", "cached_linear")
+Loaders = tuple[MemoryLoader, MemoryLoader]
 
 
 @pytest.fixture(scope="module")
 def objective() -> Objective:
-    """An encoder that was not trained, which classifies digits well enough to compare classifiers on it."""
+    """An untrained encoder with batch statistics, good enough to compare classifiers on digits."""
     torch.manual_seed(0)
-    encoder = torch.nn.Sequential(backbone("small", in_channels=1), torch.nn.Identity())
-    objective = Objective(encoder, LinearClassifier(64, 10), lambda features, *_: features.sum())
-    for module in encoder.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            module.momentum = 1.0  # One batch, all there is, gives the statistics.
+    backbone = create_backbone("small", in_channels=1)
+    for module in backbone.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 1.0  # The statistics are those of one batch with all images.
     with torch.no_grad():
-        encoder.train()(load("digits").train.images / 255)
-    return objective
+        backbone.train()(load_digits().train.images / 255)
+    head = LinearClassifier(64, 10)
+    return Objective(Encoder(backbone), head, lambda features, *_: features.sum())
 
 
 @pytest.fixture(scope="module")
-def feeds() -> tuple[MemoryFeed, MemoryFeed]:
-    source = load("digits")
-    train, test = (
-        MemoryFeed(part, Augmentation(8, "padded", padding=1))
-        for part in (source.train, source.test)
-    )
-    return train, test
+def loaders() -> Loaders:
+    dataset = load_digits()
+    policy = AugmentationPolicy(size=8, crop=PaddedCrop(padding=1), hflip=0.0)
+    augmentation = Augmentation(policy, mean=(0.0,), std=(1.0,))
+    return MemoryLoader(dataset.train, augmentation), MemoryLoader(dataset.test, augmentation)
 
 
-def test_every_classifier(objective: Objective, feeds: tuple) -> None:
-    before = {name: value.clone() for name, value in objective.state_dict().items()}
+def test_every_probe(objective: Objective, loaders: Loaders) -> None:
+    results = {result.name: result for result in run_probes(objective, *loaders, CONFIG)}
+    assert tuple(results) == PROBES
+    assert {name: result.num_passes for name, result in results.items()} == NUM_PASSES
+    assert {result.features for result in results.values()} == {"output"}
+    assert results["head"].accuracy < 0.3, "the head is not trained"
+    fitted = {name: result.accuracy for name, result in results.items() if result.num_passes}
+    assert min(fitted.values()) > 0.4, fitted
+    assert {name for name, result in results.items() if result.metrics} == set(WITH_WEIGHTS)
+
+
+def test_probes_leave_the_objective_unchanged(objective: Objective, loaders: Loaders) -> None:
+    before = copy.deepcopy(objective.state_dict())
     objective.train()
-    found = {result.name: result for result in probe(objective, *feeds, SETTINGS)}
+    for _ in run_probes(objective, *loaders, CONFIG, names=("linear", "class_means")):
+        pass
     assert objective.training
     assert all(torch.equal(value, before[name]) for name, value in objective.state_dict().items())
-    assert list(found) == list(PROBES)
-    passes = {
-        "head": 0,
-        "cosine": 0,
-        "prototypes": 1,
-        "linear": 12,
-        "normalized": 12,
-        "cached": 1,
-        "neighbours": 1,
-    }
-    assert {name: result.passes for name, result in found.items()} == passes
-    assert found["head"].accuracy < 0.3
-    assert {name: found[name].accuracy for name in PROBES[2:] if found[name].accuracy < 0.4} == {}
-    assert found["prototypes"].metrics["weight_class_alignment"] == pytest.approx(0, abs=1e-9)
-    assert found["cached"].metrics["weight_class_alignment"] > 0.01
-    assert {name for name, result in found.items() if result.metrics} == set(PROBES[2:-1])
-    assert {result.space for result in found.values()} == {"output"}
     assert all(parameter.grad is None for parameter in objective.encoder.parameters())
-    # All are of the training features, each with its own weights.
-    of_features = {found[name].metrics["inter_effective_rank"] for name in PROBES[2:-1]}
-    assert max(of_features) == pytest.approx(min(of_features))
-    of_weights = [found[name].metrics["weights_effective_rank"] for name in PROBES[2:-1]]
-    assert len(set(of_weights)) == len(of_weights)
 
 
-def test_seconds_are_those_until_it_classifies(
-    objective: Objective, feeds: tuple, monkeypatch: pytest.MonkeyPatch
+def test_metrics_are_those_of_the_features_with_the_weights_of_the_probe(
+    objective: Objective, loaders: Loaders
 ) -> None:
-    """By a clock that goes on by 1 whenever the encoder is asked for a batch, of 512 when clean and 64 in training."""
+    results = run_probes(objective, *loaders, CONFIG, names=WITH_WEIGHTS)
+    metrics = {result.name: result.metrics for result in results}
+    assert metrics["class_means"]["weight_class_alignment"] == pytest.approx(0, abs=1e-9)
+    assert metrics["cached_linear"]["weight_class_alignment"] > 0.01
+    feature_ranks = [values["inter_effective_rank"] for values in metrics.values()]
+    assert max(feature_ranks) == pytest.approx(min(feature_ranks))
+    weight_ranks = {values["weights_effective_rank"] for values in metrics.values()}
+    assert len(weight_ranks) == len(WITH_WEIGHTS)
+
+
+def test_metrics_are_not_measured_on_request(objective: Objective, loaders: Loaders) -> None:
+    (result,) = run_probes(objective, *loaders, CONFIG, names=["class_means"], metrics="none")
+    assert result.metrics == {}
+
+
+def test_seconds_are_those_until_the_probe_can_classify(
+    objective: Objective, loaders: Loaders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock advances by 1 at each forward pass of the encoder, for 512 images or 64."""
     now = [0.0]
 
-    def tick(*_: object) -> None:
+    def advance(*_: object) -> None:
         now[0] += 1
 
     def clock() -> float:
-        now[0] += 1e-6
+        now[0] += 1e-6  # The training loop divides by the time between two readings.
         return now[0]
 
-    handle = objective.encoder.register_forward_pre_hook(tick)
+    handle = objective.encoder.register_forward_pre_hook(advance)
     monkeypatch.setattr("protosphere.evaluation.probes.time.perf_counter", clock)
-    found = {one.name: one.seconds for one in probe(objective, *feeds, SETTINGS)}
+    seconds = {result.name: result.seconds for result in run_probes(objective, *loaders, CONFIG)}
     handle.remove()
-    trained = 12 * (1198 // 64) + 1  # One to see how wide features are.
-    expected = [0, 0, 3, trained, trained, 3, 3]
-    assert found == pytest.approx(dict(zip(PROBES, expected, strict=True)), abs=0.01)
-
-
-def test_by_definition(objective: Objective, feeds: tuple) -> None:
-    """Prototypes, neighbours and the cosine, counted in NumPy; the cached probe beside scikit-learn's."""
-    own, other = (outputs(objective, feed) for feed in feeds)
-    unit, test = (part.features.double().numpy() for part in (own, other))
-    unit, test = (part / np.linalg.norm(part, axis=1, keepdims=True) for part in (unit, test))
-    labels, truth = own.labels.numpy(), other.labels.numpy()
-    names = ("cosine", "prototypes", "cached", "neighbours")
-    found = {
-        result.name: result.accuracy for result in probe(objective, *feeds, SETTINGS, names=names)
+    training = EPOCHS * (1198 // 64) + 1  # One pass to find the dimension of the features.
+    expected = {
+        "head": 0,
+        "cosine": 0,
+        "class_means": 3,
+        "linear": training,
+        "normalized": training,
+        "cached_linear": 3,
+        "knn": 3,
     }
-    means = np.stack([unit[labels == index].mean(0) for index in range(10)])
-    cosines = test @ (means / np.linalg.norm(means, axis=1, keepdims=True)).T
-    assert found["prototypes"] == pytest.approx((cosines.argmax(1) == truth).mean(), abs=1 / 599)
+    assert seconds == pytest.approx(expected, abs=0.01)
+
+
+def unit_features(objective: Objective, loader: MemoryLoader) -> tuple[np.ndarray, np.ndarray]:
+    outputs = collect_outputs(objective, loader)
+    features = outputs.features.double().numpy()
+    return features / np.linalg.norm(features, axis=1, keepdims=True), outputs.labels.numpy()
+
+
+def test_class_means_cosine_and_knn_match_their_definitions(
+    objective: Objective, loaders: Loaders
+) -> None:
+    (train, labels), (test, test_labels) = (unit_features(objective, part) for part in loaders)
+    results = run_probes(objective, *loaders, CONFIG, names=("cosine", "class_means", "knn"))
+    accuracies = {result.name: result.accuracy for result in results}
+
+    def accuracy_by_cosine(prototypes: np.ndarray) -> float:
+        unit = prototypes / np.linalg.norm(prototypes, axis=1, keepdims=True)
+        return float(((test @ unit.T).argmax(1) == test_labels).mean())
+
+    means = np.stack([train[labels == index].mean(0) for index in range(10)])
     weights = objective.head.prototypes.detach().double().numpy()
-    by_cosine = (test @ (weights / np.linalg.norm(weights, axis=1, keepdims=True)).T).argmax(1)
-    assert found["cosine"] == pytest.approx((by_cosine == truth).mean(), abs=1 / 599)
-    near = test @ unit.T
     votes = np.zeros((len(test), 10))
-    for row, similar in enumerate(near):
-        for index in np.argsort(-similar)[:20]:
-            votes[row, labels[index]] += np.exp(similar[index] / 0.07)
-    assert found["neighbours"] == pytest.approx((votes.argmax(1) == truth).mean(), abs=2 / 599)
-    logistic = LogisticRegression(max_iter=3000).fit(own.features.numpy(), labels)
-    assert found["cached"] == pytest.approx(logistic.score(other.features.numpy(), truth), abs=0.08)
+    for row, cosines in enumerate(test @ train.T):
+        for index in np.argsort(-cosines)[:20]:
+            votes[row, labels[index]] += np.exp(cosines[index] / 0.07)
+    one_image = 1 / 599
+    assert accuracies["class_means"] == pytest.approx(accuracy_by_cosine(means), abs=one_image)
+    assert accuracies["cosine"] == pytest.approx(accuracy_by_cosine(weights), abs=one_image)
+    by_votes = (votes.argmax(1) == test_labels).mean()
+    assert accuracies["knn"] == pytest.approx(by_votes, abs=2 * one_image)
 
 
-def test_before_and_behind_a_projection(objective: Objective, feeds: tuple) -> None:
-    """Behind a projection to one dimension classifiers see that one, before it all; linear probes stand before it."""
-    narrow = torch.nn.Linear(64, 1, bias=False)
-    encoder = torch.nn.Sequential(*objective.encoder, narrow)
+def test_the_cached_linear_probe_is_near_logistic_regression(
+    objective: Objective, loaders: Loaders
+) -> None:
+    train, test = (collect_outputs(objective, loader) for loader in loaders)
+    logistic = LogisticRegression(max_iter=3000).fit(train.features.numpy(), train.labels.numpy())
+    (result,) = run_probes(objective, *loaders, CONFIG, names=["cached_linear"])
+    expected = logistic.score(test.features.numpy(), test.labels.numpy())
+    assert result.accuracy == pytest.approx(expected, abs=0.08)
+
+
+def test_probes_before_and_after_a_projection(objective: Objective, loaders: Loaders) -> None:
+    """After a projection to one dimension little is left; linear probes stand before it."""
+    assert isinstance(objective.encoder, Encoder)
+    projection = nn.Linear(64, 1, bias=False)
+    encoder = Encoder(objective.encoder.backbone, projection=projection)
     contrastive = Objective(encoder, MeanClassifier(1, 10), objective.loss)
-    found = {
-        (one.name, one.space): one
-        for one in probe(contrastive, *feeds, SETTINGS, body=encoder[:-1])
+    results = {
+        (result.name, result.features): result
+        for result in run_probes(contrastive, *loaders, CONFIG)
     }
-    both = ("prototypes", "cached", "neighbours")
-    before = {("linear", "body"), ("normalized", "body"), *((name, "body") for name in both)}
-    assert (
-        set(found)
-        == {("head", "output"), ("cosine", "output"), *((name, "output") for name in both)} | before
-    )
-    assert {key for key, one in found.items() if one.accuracy > 0.4} == before
-    plain = {
-        one.name: one for one in probe(objective, *feeds, SETTINGS, names=("prototypes", "cached"))
-    }
-    for name, one in plain.items():
-        assert found[name, "body"].accuracy == one.accuracy
-        assert found[name, "body"].metrics == pytest.approx(one.metrics)
-        assert (
-            found[name, "output"].metrics["inter_effective_rank"]
-            < 1.001
-            < one.metrics["inter_effective_rank"]
-        )
+    before = {(name, "backbone") for name in ("linear", "normalized", *ON_BOTH)}
+    after = {(name, "output") for name in ("head", "cosine", *ON_BOTH)}
+    assert set(results) == before | after
+    assert {key for key, result in results.items() if result.accuracy > 0.4} == before
+    for name in ("class_means", "cached_linear"):
+        (plain,) = run_probes(objective, *loaders, CONFIG, names=[name])
+        assert results[name, "backbone"].accuracy == plain.accuracy
+        assert results[name, "backbone"].metrics == pytest.approx(plain.metrics)
+        assert results[name, "output"].metrics["inter_effective_rank"] < 1.001
+        assert plain.metrics["inter_effective_rank"] > 1.001
+
+
+def test_an_encoder_of_another_class_has_no_projection(
+    objective: Objective, loaders: Loaders
+) -> None:
+    plain = Objective(nn.Sequential(objective.encoder), objective.head, objective.loss)
+    (result,) = run_probes(plain, *loaders, CONFIG, names=["class_means"], metrics="none")
+    assert result.features == "output"
+
+
+@pytest.mark.bad_input
+def test_an_unknown_probe_is_refused(objective: Objective, loaders: Loaders) -> None:
+    with pytest.raises(ValueError, match=r"names must be among head, cosine, .*; got 'svm'"):
+        next(run_probes(objective, *loaders, CONFIG, names=["svm"]))  # type: ignore[list-item]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_as_on_a_cpu(objective: Objective, feeds: tuple) -> None:
-    """Compiled and recorded: on images for the linear probes, on features for the cached one."""
-    on_gpu = [MemoryFeed(load("digits").train.to("cuda"), feeds[0].augmentation)] * 2
-    compiled = replace(SETTINGS, execution="compiled")
-    slow = {one.name: one for one in probe(objective, feeds[0], feeds[0], SETTINGS)}
-    fast = {one.name: one for one in probe(copy.deepcopy(objective).cuda(), *on_gpu, compiled)}
-    assert list(fast) == list(slow)
-    for name, one in fast.items():
-        assert one.accuracy == pytest.approx(
-            slow[name].accuracy, abs=0.03 if name in TRAINED else 0.002
-        )
-        if name == "prototypes":
-            assert one.metrics == pytest.approx(slow[name].metrics, rel=1e-2, abs=1e-6)
+def test_probes_on_a_gpu_equal_those_on_a_cpu(objective: Objective, loaders: Loaders) -> None:
+    """Compiled and captured: on images for the linear probes, on features for the cached one."""
+    loader = loaders[0]
+    on_gpu = MemoryLoader(loader.split.to("cuda"), loader.augmentation)
+    gpu_objective, config = copy.deepcopy(objective).cuda(), replace(CONFIG, compile=True)
+    on_cpu = {result.name: result for result in run_probes(objective, loader, loader, CONFIG)}
+    for result in run_probes(gpu_objective, on_gpu, on_gpu, config):
+        expected = on_cpu[result.name]
+        tolerance = 0.03 if result.name in TRAINED else 0.002
+        assert result.accuracy == pytest.approx(expected.accuracy, abs=tolerance)
+        if result.name == "class_means":
+            assert result.metrics == pytest.approx(expected.metrics, rel=1e-2, abs=1e-6)
 
 
-def test_features_as_a_feed() -> None:
-    features, labels = torch.randn(10, 3), torch.arange(10)
-    feed = FeatureFeed(features, labels)
-    seen = torch.cat([feed.prepared(*parts)[1] for parts in feed.batches(5, seed=0, epoch=1)])
-    assert sorted(seen.tolist()) == list(range(10))
-    assert not torch.equal(seen, labels)
-    assert torch.equal(torch.cat([part for part, _ in feed.in_order(4)]), features)
+def test_near_neighbors_have_more_weight() -> None:
+    """One neighbor at 0° outvotes two at 60°: exp(1/0.07) against 2 exp(0.5/0.07)."""
+    features = torch.tensor([[1.0, 0.0], [0.5, 3**0.5 / 2], [0.5, -(3**0.5) / 2]])
+    knn = NearestNeighbors(LabeledFeatures(features, torch.tensor([0, 1, 1])), num_classes=2)
+    votes = knn(torch.tensor([[2.0, 0.0]]))
+    expected = 2 * torch.tensor(-0.5 / 0.07).exp()
+    torch.testing.assert_close(votes[0, 1] / votes[0, 0], expected)
 
 
-def test_neighbours_vote_by_how_near_they_are() -> None:
-    """One at an angle of 0 outvotes two at 60 degrees, exp(1/0.07) against 2 exp(0.5/0.07)."""
-    bank = torch.tensor([[1.0, 0.0], [0.5, 3**0.5 / 2], [0.5, -(3**0.5) / 2]])
-    votes = _Neighbours(Samples(bank, torch.tensor([0, 1, 1])), 2)(torch.tensor([[2.0, 0.0]]))
-    torch.testing.assert_close(
-        votes[0, 1] / votes[0, 0], torch.tensor(2.0) * torch.tensor(-0.5 / 0.07).exp()
-    )
-
-
-@pytest.mark.parametrize("name", ["cached", "normalized"])
-def test_only_encoders_are_rounded(name: str) -> None:
-    """On features as they are, the precision that is asked for the encoder makes no difference."""
-    torch.manual_seed(0)
+@pytest.mark.parametrize(
+    ("head", "loss"),
+    [(LinearClassifier, CrossEntropyLoss()), (CosineClassifier, NormFaceLoss())],
+    ids=["linear", "cosine"],
+)
+def test_precision_does_not_affect_a_head_on_features(
+    head: type[LinearClassifier | CosineClassifier], loss: nn.Module
+) -> None:
+    """bf16 is the precision of the encoder; features that are computed already are not rounded."""
     labels = torch.arange(600) % 20
-    feed = FeatureFeed(torch.randn(20, 32)[labels] + torch.randn(600, 32), labels)
+    loader = FeatureLoader(torch.randn(20, 32)[labels] + torch.randn(600, 32), labels)
     one, other = (
-        _trained(
-            name,
-            torch.nn.Identity(),
-            feed,
-            replace(SETTINGS, precision=precision),
-            32,
-            20,
-            lambda _: None,
+        train_head(
+            nn.Identity(),
+            loader,
+            partial(head, 32, 20),
+            loss,
+            replace(CONFIG, precision=precision),
         )
-        for precision in ("float32", "bfloat16")
+        for precision in ("fp32", "bf16")
     )
     torch.testing.assert_close(one.prototypes, other.prototypes, rtol=0, atol=1e-5)

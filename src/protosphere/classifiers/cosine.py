@@ -72,5 +72,8 @@ class CosineClassifier(nn.Module):
     def extra_repr(self) -> str:
         """Describe the arguments."""
         num_classes, dim = self.prototypes.shape
-        text = f"dim={dim}, num_classes={num_classes}, temperature={float(self.temperature):.4g}"
-        return text if self.log_temperature is None else f"{text}, learn_temperature=True"
+        size = f"dim={dim}, num_classes={num_classes}"
+        if self.log_temperature is None:
+            return f"{size}, temperature={self._fixed_temperature:.4g}"
+        temperature = self.log_temperature.detach().exp().item()
+        return f"{size}, temperature={temperature:.4g}, learn_temperature=True"

@@ -108,7 +108,7 @@ def fit_head(
     head = objective.head
     if not isinstance(head, FittedHead):
         raise TypeError(
-            f"only a head with set_means can be fitted, such as MeanClassifier; "
+            "only a head with set_means can be fitted, such as MeanClassifier; "
             f"got {type(head).__name__}"
         )
     means = empty_means(*head.prototypes.shape, device=loader.device)
