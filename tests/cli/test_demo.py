@@ -1,43 +1,57 @@
-"""``protosphere demo``: six losses, one table, the probe that was saved, and what to try next."""
+"""``protosphere demo``: six losses in one table, the probe that class means save, what to try."""
 
 from pathlib import Path
 
-from typer.testing import CliRunner
+import pytest
 
-from protosphere.cli.app import app
 from protosphere.cli.demo import _best
-from protosphere.recipes.runner import latest
+from protosphere.runs import RunFolder
+from support.commands import refusal, run_command
 
-runner = CliRunner()
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
 
 
-def test_one_table_of_six_losses(tmp_path: Path) -> None:
-    result = runner.invoke(app, ["demo", "--epochs", "2", "--out", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    lines = result.stdout.splitlines()
-    assert max(map(len, lines[:15])) <= 80
-    for loss, title in (
+@pytest.fixture(scope="module")
+def output(folder: Path) -> str:
+    return run_command("demo", "--epochs", "2", "--out", folder)
+
+
+@pytest.mark.parametrize(
+    ("loss", "title"),
+    [
         ("ce", "cross-entropy"),
         ("nonl", "NONL"),
         ("etf-dr", "ETF + DR"),
         ("scl", "SCL + means"),
-    ):
-        (row,) = [line for line in lines if line.strip().startswith(f"{title} ")]
-        numbers = latest(tmp_path / loss)
-        assert f"{100 * numbers['test_accuracy']:.1f} %" in row
-        assert f"{numbers['nc1_ratio']:.3g}" in row
-    assert "Closest to neural collapse: " in result.stdout
-    assert "protosphere train cifar100-nonl --download" in result.stdout
-    again = runner.invoke(app, ["demo", "--epochs", "2", "--out", str(tmp_path)])
-    assert again.stdout.splitlines()[:14] == lines[:14], "runs that are there are not trained again"
-    assert "SCL needs no trained classifier: class means took 1 pass" in " ".join(
-        again.stdout.split()
-    )
-    other = runner.invoke(app, ["demo", "--epochs", "3", "--out", str(tmp_path)])
-    assert other.exit_code == 1
-    assert "optimization.epochs is 2 there and 3 here" in other.stderr
+    ],
+)
+def test_a_row_has_the_metrics_of_its_run(output: str, folder: Path, loss: str, title: str) -> None:
+    (row,) = [line for line in output.splitlines() if line.strip().startswith(f"{title} ")]
+    metrics = RunFolder(folder / loss).last_evaluation()
+    assert metrics is not None
+    assert f"{100 * metrics['accuracy']:.1f} %" in row
+    assert f"{metrics['nc1_ratio']:.3g}" in row
 
 
-def test_what_looks_the_same_shares_the_first_place() -> None:
-    assert _best({"a": "1", "b": "1", "c": "0.9"}, "more") == {"a", "b"}
-    assert _best({"a": "0.1", "b": "1e-3"}, "less") == {"b"}
+def test_the_table_fits_80_columns_and_next_commands_follow(output: str) -> None:
+    assert max(map(len, output.splitlines()[:15])) <= 80
+    assert "Closest to neural collapse: " in output
+    assert "within-class over between-class variance" in " ".join(output.split())
+    assert "protosphere train cifar100-nonl --download" in output
+    text = " ".join(output.split())
+    assert "SCL needs no trained classifier: class means took 1 pass" in text
+
+
+def test_runs_that_are_complete_are_not_trained_again(output: str, folder: Path) -> None:
+    again = run_command("demo", "--epochs", "2", "--out", folder)
+    assert again.splitlines()[:14] == output.splitlines()[:14]
+    message = refusal("demo", "--epochs", "3", "--out", folder)
+    assert "schedule.epochs is 2 there and 3 here" in message
+
+
+def test_equal_values_share_the_best_place() -> None:
+    assert _best({"a": "1", "b": "1", "c": "0.9"}, "higher") == {"a", "b"}
+    assert _best({"a": "0.1", "b": "1e-3"}, "lower") == {"b"}

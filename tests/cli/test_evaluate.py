@@ -1,166 +1,128 @@
-"""``evaluate RUN`` and ``measure RUN``: what was logged is found again; a report needs no torch; what is refused."""
+"""``protosphere evaluate``: the metrics of training again, weakest classes, other classifiers."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from protosphere.cli.app import app
-from protosphere.recipes.runner import latest
 from protosphere.runs import RunFolder
+from support.commands import refusal, run_command, set_options
 
-runner = CliRunner()
-SHORT = ["--set", "optimization.epochs=2", "--device", "cpu"]
+SHORT = [*set_options(schedule__epochs=2), "--device", "cpu"]
+QUICK_PROBE = set_options(probe__epochs=1, probe__milestones=[])
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of cross-entropy, and one of NONL whose weights are averaged."""
+    """A run with cross-entropy, and one with NONL and averaged weights."""
     folder = tmp_path_factory.mktemp("runs")
-    for loss, settings in (("ce", []), ("nonl", ["--set", "optimization.average=0.9"])):
-        arguments = ["train", f"digits-{loss}", "--out", str(folder / loss), *SHORT, *settings]
-        assert runner.invoke(app, arguments).exit_code == 0
+    run_command("train", "digits-ce", "--out", folder / "ce", *SHORT)
+    averaged = set_options(training__ema_decay=0.9)
+    run_command("train", "digits-nonl", "--out", folder / "nonl", *SHORT, *averaged)
     return folder
 
 
+def _last_evaluation(run: Path) -> dict[str, Any]:
+    record = RunFolder(run).last_evaluation()
+    assert record is not None
+    return record
+
+
+def _evaluate(run: Path, *options: str) -> dict[str, Any]:
+    output = run_command("evaluate", run, "--device", "cpu", "--json", *options)
+    record: dict[str, Any] = json.loads(output)
+    return record
+
+
 @pytest.mark.parametrize("loss", ["ce", "nonl"])
-def test_what_was_logged_is_found_again(runs: Path, loss: str) -> None:
-    logged = latest(runs / loss)
-    result = runner.invoke(app, ["evaluate", str(runs / loss), "--json", "--device", "cpu"])
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["step"] == logged["step"]
-    assert found["numbers"] == pytest.approx({name: logged[name] for name in found["numbers"]})
-    assert len(found["weakest"]) == 5
-    accuracies = [one["accuracy"] for one in found["weakest"]]
+def test_the_metrics_are_those_of_training(runs: Path, loss: str) -> None:
+    logged, record = _last_evaluation(runs / loss), _evaluate(runs / loss)
+    assert (record["step"], record["split"]) == (logged["step"], "test")
+    expected = {name: logged[name] for name in record["metrics"]}
+    assert record["metrics"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("loss", ["ce", "nonl"])
+def test_the_weakest_classes_come_first(runs: Path, loss: str) -> None:
+    weakest = _evaluate(runs / loss)["weakest_classes"]
+    accuracies = [record["accuracy"] for record in weakest]
+    assert len(accuracies) == 5
     assert accuracies == sorted(accuracies)
-    shown = runner.invoke(app, ["evaluate", str(runs / loss), "--device", "cpu"]).stdout
-    assert f"test accuracy               {100 * logged['test_accuracy']:6.2f} %" in shown
-    assert f"Weakest classes: {found['weakest'][0]['name']} " in shown
+    for record in weakest:
+        num_wrong = round((1 - record["accuracy"]) * record["num_samples"])
+        assert record["num_confused"] <= num_wrong
+        assert (record["confused_with"] is None) == (record["num_confused"] == 0)
 
 
-def test_a_run_with_a_validation_part_is_tested_in_the_end(tmp_path: Path) -> None:
-    share = ["--set", "data.validation_share=0.2"]
-    assert (
-        runner.invoke(
-            app, ["train", "digits-ce", "--out", str(tmp_path / "run"), *SHORT, *share]
-        ).exit_code
-        == 0
-    )
-    command = ["evaluate", str(tmp_path / "run"), "--device", "cpu"]
-    own, tested = (
-        json.loads(runner.invoke(app, [*command, "--json", *more]).stdout)
-        for more in ([], ["--images", "test"])
-    )
-    assert own["numbers"]["test_accuracy"] == latest(tmp_path / "run")["test_accuracy"]
-    assert (own["images"], tested["images"]) == ("validation", "test")
-    assert own["numbers"]["train_accuracy"] == tested["numbers"]["train_accuracy"]
-    assert own["numbers"]["test_accuracy"] != tested["numbers"]["test_accuracy"]
-    shown = runner.invoke(app, [*command, "--images", "test"]).stdout
-    assert f"test accuracy               {100 * tested['numbers']['test_accuracy']:6.2f} %" in shown
+def test_the_text_has_accuracy_metrics_and_weakest_classes(runs: Path) -> None:
+    record, text = _evaluate(runs / "ce"), run_command("evaluate", runs / "ce", "--device", "cpu")
+    assert f"test accuracy               {100 * record['metrics']['accuracy']:6.2f} %" in text
+    assert f"nc1_ratio                   {record['metrics']['nc1_ratio']:9.4g}" in text
+    assert f"Weakest classes: {record['weakest_classes'][0]['class']} " in text
 
 
-def test_other_classifiers(runs: Path) -> None:
-    command = [
-        "evaluate",
-        str(runs / "ce"),
-        "--device",
-        "cpu",
-        "--set",
-        "probe.epochs=1",
-        "--set",
-        "probe.milestones=[]",
-    ]
-    result = runner.invoke(app, [*command, "--classifiers", "linear,prototypes,head", "--json"])
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert [one["name"] for one in found["classifiers"]] == ["head", "prototypes", "linear"]
-    assert found["classifiers"][0]["accuracy"] == found["numbers"]["test_accuracy"]
-    told = [line.split(",")[0] for line in result.stderr.splitlines()]
-    assert told == ["head", "prototypes", "linear"]  # As each is through.
-    shown = runner.invoke(app, [*command, "--classifiers", "all"]).stdout
-    assert all(
-        f"\n  {name}" in shown
-        for name in ("cosine", "prototypes", "normalized", "cached", "neighbours")
-    )
-    measured = {one["name"]: one["metrics"] for one in found["classifiers"]}
-    geometry = shown.split("The training features with their weights")[1]
-    row = next(line.split() for line in geometry.splitlines() if line.startswith("  linear "))
+def test_a_run_with_a_validation_split_can_be_tested_in_the_end(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options = set_options(data__validation_fraction=0.2)
+    run_command("train", "digits-ce", "--out", run, *SHORT, *options)
+    validated, tested = _evaluate(run), _evaluate(run, "--split", "test")
+    assert (validated["split"], tested["split"]) == ("validation", "test")
+    assert _evaluate(run, "--split", "validation") == validated
+    assert validated["metrics"]["accuracy"] == _last_evaluation(run)["accuracy"]
+    assert validated["metrics"]["train_accuracy"] == tested["metrics"]["train_accuracy"]
+    assert validated["metrics"]["accuracy"] != tested["metrics"]["accuracy"]
+    text = run_command("evaluate", run, "--split", "test", "--device", "cpu")
+    assert f"test accuracy               {100 * tested['metrics']['accuracy']:6.2f} %" in text
+    own_text = run_command("evaluate", run, "--device", "cpu")
+    assert "validation accuracy  " in own_text
+    assert "test accuracy" not in own_text
+
+
+def test_probes_are_reported_in_order_and_in_json(runs: Path) -> None:
+    options = ["--probe", "linear", "--probe", "class_means", "--probe", "head", *QUICK_PROBE]
+    record = _evaluate(runs / "ce", *options)
+    names = [probe["name"] for probe in record["probes"]]
+    assert names == ["head", "class_means", "linear"]
+    assert record["probes"][0]["accuracy"] == record["metrics"]["accuracy"]
+
+
+def test_all_probes_are_shown_with_their_geometry(runs: Path) -> None:
+    command = ["evaluate", runs / "ce", "--device", "cpu", *QUICK_PROBE]
+    record = _evaluate(runs / "ce", "--probe", "linear", *QUICK_PROBE)
+    text = run_command(*command, "--probe", "all", columns=120)
+    for name in ("cosine", "class_means", "normalized", "cached_linear", "knn"):
+        assert f"\n  {name}" in text
+    geometry = text.split("Training features with the weights of each classifier")[1]
+    (row,) = [line.split() for line in geometry.splitlines() if line.startswith("  linear ")]
     columns = [
         "intra_effective_rank",
         "inter_effective_rank",
         "weights_effective_rank",
         "weight_class_alignment",
+        "weight_instance_alignment",
+        "mir",
+        "hdr",
     ]
-    columns += ["weight_instance_alignment", "mir", "hdr"]
-    assert row[1:] == [f"{measured['linear'][name]:.3g}" for name in columns]
-    narrow = runner.invoke(app, [*command, "--classifiers", "cached"], env={"COLUMNS": "50"}).stdout
-    assert "…" not in narrow.split("The training features with their weights")[1]
-    wrong = runner.invoke(app, [*command, "--classifiers", "forest"])
-    assert wrong.exit_code == 1
-    assert "--classifiers must be all, or some of head, cosine" in wrong.stderr
-
-
-def test_a_run_is_measured(runs: Path) -> None:
-    result = runner.invoke(app, ["measure", str(runs / "nonl"), "--json"])
-    assert result.exit_code == 0, result.output
-    found, logged = json.loads(result.stdout)["metrics"], latest(runs / "nonl")
-    assert found == pytest.approx({name: logged[name] for name in found})
-    raw = json.loads(
-        runner.invoke(app, ["measure", str(runs / "ce"), "--space", "raw", "--json"]).stdout
-    )
-    assert {"bias_spread", "bias_offset"} <= set(raw["metrics"])
-    test = json.loads(
-        runner.invoke(app, ["measure", str(runs / "nonl"), "--part", "test", "--json"]).stdout
-    )
-    assert test["samples"] < json.loads(result.stdout)["samples"]
-
-
-def test_the_features_of_a_run_are_kept(runs: Path, tmp_path: Path) -> None:
-    """What was saved measures the same, bias included, and makes a classifier."""
-    file = tmp_path / "features.npz"
-    for space in ("sphere", "raw"):
-        command = ["measure", str(runs / "ce"), "--part", "test", "--space", space, "--json"]
-        ran = runner.invoke(app, command + (["--save", str(file)] if space == "sphere" else []))
-        assert ran.exit_code == 0, ran.output
-        own = json.loads(ran.stdout)["metrics"]
-        read = runner.invoke(app, ["measure", str(file), "--space", space, "--json"])
-        assert json.loads(read.stdout)["metrics"] == pytest.approx(own)
-    built = runner.invoke(
-        app, ["prototypes", "build", str(file), "--out", str(tmp_path / "classifier.safetensors")]
-    )
-    assert built.exit_code == 0, built.output
-    for arguments, said in (
-        (
-            ["measure", str(runs / "ce"), "--save", str(file)],
-            "--save must name a file that is not there yet",
-        ),
-        (
-            ["measure", str(runs / "ce"), "--save", "features.csv"],
-            "--save must name an .npz file; got features.csv",
-        ),
-        (["measure", str(file), "--save", str(tmp_path / "b.npz")], "--save must come with a run"),
-        (["measure", str(file), "--part", "test"], "--part must come with a run"),
-        (["measure", str(file), "--set", "data.root=x"], "--set must come with a run"),
-        (["measure", str(runs / "ce"), "--labels", "y"], "--labels must come with a file"),
-    ):
-        refused = runner.invoke(app, arguments)
-        assert refused.exit_code == 1
-        assert said in refused.stderr
+    metrics = record["probes"][0]["metrics"]
+    assert row[1:] == [f"{metrics[name]:.3g}" for name in columns]
+    narrow = run_command(*command, "--probe", "cached_linear", columns=50)
+    assert "…" not in narrow.split("Training features with the weights")[1]
 
 
 @pytest.mark.whole_program
-def test_the_geometry_is_read_without_torch(runs: Path) -> None:
-    program = (
-        "import sys, json; from pathlib import Path; from safetensors.numpy import load_file;"
-        "from protosphere.runs import RunFolder; run = RunFolder(sys.argv[1]);"
-        "arrays = load_file(run.path / 'geometry.safetensors'); names = run.read_json('classes.json');"
-        "print(json.dumps({name: array.shape for name, array in arrays.items()} | {'names': len(names)}));"
-        "assert run.records() and 'torch' not in sys.modules"
-    )
+def test_the_arrays_of_a_run_are_read_without_torch(runs: Path) -> None:
+    program = """
+import json, sys
+from protosphere.runs import RunFolder
+from protosphere.runs.arrays import read_arrays
+run = RunFolder(sys.argv[1])
+shapes = {name: array.shape for name, array in read_arrays(run).items()}
+print(json.dumps(shapes | {"names": len(run.read_json("classes.json"))}))
+assert run.records() and "torch" not in sys.modules
+"""
     done = subprocess.run(
         [sys.executable, "-c", program, str(runs / "ce")],
         capture_output=True,
@@ -177,27 +139,37 @@ def test_the_geometry_is_read_without_torch(runs: Path) -> None:
 
 
 @pytest.mark.bad_input
-def test_what_is_refused(runs: Path, tmp_path: Path) -> None:
-    def said(*arguments: str) -> str:
-        result = runner.invoke(app, list(arguments))
-        assert result.exit_code == 1, result.output
-        assert result.stderr.count("\n") == 1
-        return result.stderr.strip()
+@pytest.mark.parametrize("command", ["evaluate", "measure"])
+def test_a_folder_without_a_run_is_refused(command: str, tmp_path: Path) -> None:
+    assert refusal(command, tmp_path) == f"{tmp_path} is not a run folder: it has no recipe"
 
-    assert "must be a run folder, with a recipe; it is none" in said("evaluate", str(tmp_path))
-    assert "must be a run folder, with a recipe; it is none" in said("measure", str(tmp_path))
-    RunFolder(tmp_path / "begun").begin((runs / "ce/recipe.yaml").read_text())
-    assert "must have a checkpoint; it has none yet" in said("evaluate", str(tmp_path / "begun"))
-    assert (
-        "settings must leave what was trained as it is; loss.kind is ce there and nonl here"
-        in said("evaluate", str(runs / "ce"), "--set", "loss.kind=nonl")
-    )
-    assert "--part must be train or test; got both" in said(
-        "measure", str(runs / "ce"), "--part", "both"
-    )
+
+@pytest.mark.bad_input
+def test_a_run_without_a_checkpoint_is_refused(runs: Path, tmp_path: Path) -> None:
+    RunFolder(tmp_path).start((runs / "ce/recipe.yaml").read_text(), compare=lambda *_: None)
+    assert refusal("evaluate", tmp_path) == f"{tmp_path} has no checkpoint yet"
+
+
+@pytest.mark.bad_input
+def test_overrides_must_not_change_what_was_trained(runs: Path) -> None:
+    message = refusal("evaluate", runs / "ce", "--set", "loss.name=nonl")
+    assert message.startswith("overrides must not change what was trained: loss.name is ce there")
+
+
+@pytest.mark.bad_input
+def test_a_validation_split_that_does_not_exist_is_refused(runs: Path) -> None:
+    message = refusal("evaluate", runs / "ce", "--split", "validation")
+    assert "data.validation_fraction is 0" in message
+
+
+@pytest.mark.bad_input
+def test_a_checkpoint_of_another_recipe_is_refused(runs: Path, tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
-    (runs / "ce").rename(foreign)  # Its checkpoint under another recipe.
+    foreign.mkdir()
+    for path in (runs / "ce").iterdir():
+        (foreign / path.name).symlink_to(path)
+    (foreign / "recipe.yaml").unlink()
     (foreign / "recipe.yaml").write_text((runs / "nonl/recipe.yaml").read_text())
-    assert "must fit its recipe and data; it is of another model" in said("evaluate", str(foreign))
+    assert "it is of another model" in refusal("evaluate", foreign)
     (foreign / "recipe.yaml").write_text("name: [")
-    assert "a recipe must be YAML" in said("evaluate", str(foreign))
+    assert refusal("evaluate", foreign).startswith("a recipe must be valid YAML")

@@ -1,80 +1,78 @@
-"""``--log``: TensorBoard's own reader finds the numbers; W&B is given them; a missing package is named."""
+"""``train --log``: TensorBoard and W&B receive the metrics; a missing package is named."""
 
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from protosphere.cli.app import app
-from protosphere.recipes.runner import latest
+from protosphere.runs import RunFolder
+from support.commands import refusal, run_command, set_options
 
-runner = CliRunner()
-SHORT = ["--set", "optimization.epochs=2", "--set", "evaluate_every=1", "--device", "cpu"]
+SHORT = [*set_options(schedule__epochs=2, evaluation__every=1), "--device", "cpu"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_tensorboard(tmp_path: Path) -> None:
-    result = runner.invoke(
-        app, ["train", "digits-ce", "--out", str(tmp_path / "run"), *SHORT, "--log", "tensorboard"]
-    )
-    assert result.exit_code == 0, result.output
+def test_tensorboard_receives_the_metrics(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run_command("train", "digits-ce", "--out", run, *SHORT, "--log", "tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(tmp_path / "run/tensorboard"))
+    events = EventAccumulator(str(run / "tensorboard"))
     events.Reload()
-    last = latest(tmp_path / "run")
-    assert [event.step for event in events.Scalars("test_accuracy")] == [
-        last["step"] // 2,
-        last["step"],
-    ]
-    assert events.Scalars("test_accuracy")[-1].value == pytest.approx(last["test_accuracy"])
-    assert {"loss", "rate", "nc1_ratio"} <= set(events.Tags()["scalars"])
+    last = RunFolder(run).last_evaluation()
+    assert last is not None
+    accuracies = events.Scalars("accuracy")
+    assert [event.step for event in accuracies] == [last["step"] // 2, last["step"]]
+    assert accuracies[-1].value == pytest.approx(last["accuracy"])
+    assert {"loss", "lr", "nc1_ratio"} <= set(events.Tags()["scalars"])
 
 
-def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict = {"logged": []}
+def test_wandb_receives_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {}
+    logged: list[tuple[int, dict[str, float]]] = []
+    finished: list[bool] = []
 
     class Run:
-        def log(self, numbers: dict, step: int) -> None:
-            seen["logged"].append((step, numbers))
+        def log(self, metrics: dict[str, float], step: int) -> None:
+            logged.append((step, metrics))
 
         def finish(self) -> None:
-            seen["finished"] = True
+            finished.append(True)
 
-    def init(**options: object) -> Run:
-        seen.update(options)
+    def init(**given: Any) -> Run:
+        options.update(given)
         return Run()
 
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
-    result = runner.invoke(
-        app, ["train", "digits-nonl", "--out", str(tmp_path / "run"), *SHORT, "--log", "wandb"]
-    )
-    assert result.exit_code == 0, result.output
-    assert (seen["name"], seen["resume"], seen["finished"]) == ("digits-nonl", "allow", True)
-    assert seen["config"]["loss"]["kind"] == "nonl"
-    step, numbers = seen["logged"][-1]
-    assert numbers["test_accuracy"] == latest(tmp_path / "run")["test_accuracy"]
-    assert step == latest(tmp_path / "run")["step"]
+    run = tmp_path / "run"
+    run_command("train", "digits-nonl", "--out", run, *SHORT, "--log", "wandb")
+    assert (options["name"], options["resume"], finished) == ("digits-nonl", "allow", [True])
+    assert options["config"]["loss"]["name"] == "nonl"
+    step, metrics = logged[-1]
+    last = RunFolder(run).last_evaluation()
+    assert last is not None
+    assert (step, metrics["accuracy"]) == (last["step"], last["accuracy"])
 
 
 @pytest.mark.bad_input
-def test_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_logger_that_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    result = runner.invoke(
-        app, ["train", "digits-ce", "--out", str(tmp_path / "run"), *SHORT, "--log", "wandb"]
-    )
-    assert result.exit_code == 1
-    assert 'pip install "protosphere[wandb]"' in result.stderr
-    result = runner.invoke(
-        app, ["train", "digits-ce", "--out", str(tmp_path / "run"), *SHORT, "--log", "paper"]
-    )
-    assert result.exit_code == 1
-    assert "--log must be tensorboard or wandb; got paper" in result.stderr
+    run = tmp_path / "run"
+    message = refusal("train", "digits-ce", "--out", run, *SHORT, "--log", "wandb")
+    assert message == '--log wandb needs a package: pip install "protosphere[wandb]"'
+    assert not run.exists()
+
+
+@pytest.mark.bad_input
+def test_a_package_of_an_extra_that_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     for name in [name for name in sys.modules if name.startswith("protosphere.recipes")]:
         monkeypatch.delitem(sys.modules, name)
-    result = runner.invoke(app, ["train", "digits-ce", "--out", str(tmp_path / "run"), *SHORT])
-    assert result.exit_code == 1
-    assert 'yaml must be installed for this: pip install "protosphere[train]"' in result.stderr
+    message = refusal("train", "digits-ce", "--out", tmp_path / "run", *SHORT)
+    assert message == 'yaml is not installed: pip install "protosphere[train]"'

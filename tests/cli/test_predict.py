@@ -1,4 +1,4 @@
-"""``protosphere predict``: files, folders and arrays, as the run's own evaluation sees them; bad files passed over."""
+"""``protosphere predict``: files, folders and arrays, prepared as in the evaluation of the run."""
 
 import csv
 import io
@@ -9,31 +9,20 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
-from protosphere.cli.app import app
-from protosphere.data.datasets import load
-from protosphere.evaluation import outputs
+from protosphere.data.datasets import load_digits
+from protosphere.evaluation import Outputs, collect_outputs
 from protosphere.geometry import cosines
-from protosphere.recipes.loading import load_run
-
-runner = CliRunner()
+from protosphere.recipes.build import create_loaders
+from protosphere.recipes.loading import Run, load_run
+from support.commands import invoke, refusal, run_command, set_options
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    arguments = [
-        "train",
-        "digits-nonl",
-        "--out",
-        str(folder),
-        "--set",
-        "optimization.epochs=3",
-        "--device",
-        "cpu",
-    ]
-    assert runner.invoke(app, arguments).exit_code == 0
+    options = set_options(schedule__epochs=3)
+    run_command("train", "digits-nonl", "--out", folder, "--device", "cpu", *options)
     return folder
 
 
@@ -41,101 +30,94 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first twenty test digits as files, and all of them as an array."""
     folder = tmp_path_factory.mktemp("images")
-    test = load("digits").test
+    test = load_digits().test
     for index in range(20):
         Image.fromarray(test.images[index, 0].numpy()).save(folder / f"{index:02}.png")
     np.savez(folder.parent / "all.npz", x=test.images.numpy(), y=test.labels.numpy())
     return folder
 
 
-def _rows(*arguments: str | Path) -> list[dict]:
-    result = runner.invoke(app, ["predict", *map(str, arguments), "--device", "cpu"])
-    assert result.exit_code == 0, result.output
-    return list(csv.DictReader(io.StringIO(result.stdout)))
+def _rows(*arguments: str | Path) -> list[dict[str, str]]:
+    output = run_command("predict", *arguments, "--device", "cpu")
+    return list(csv.DictReader(io.StringIO(output)))
+
+
+def _evaluation_outputs(run: Run) -> Outputs:
+    _, loader = create_loaders(run.recipe, run.dataset(), run.device)
+    return collect_outputs(run.objective, loader)
+
+
+def _confidences(run: Run, outputs: Outputs) -> list[float]:
+    with torch.no_grad():
+        confidences: list[float] = run.objective.head(outputs.features).softmax(1).amax(1).tolist()
+    return confidences
 
 
 def test_files_and_arrays_are_classified_as_in_evaluation(run: Path, images: Path) -> None:
-    taken = load_run(run)
-    found = outputs(taken.objective, taken.test)
-    with torch.no_grad():
-        shares = taken.objective.head(found.features).softmax(1)
+    loaded = load_run(run)
+    outputs = _evaluation_outputs(loaded)
+    classes, confidences = outputs.predictions.tolist(), _confidences(loaded, outputs)
     rows = _rows(run, images)
     assert [Path(row["image"]).name for row in rows] == [f"{index:02}.png" for index in range(20)]
-    assert [int(row["class"]) for row in rows] == found.decisions[:20].tolist()
-    assert [float(row["confidence"]) for row in rows] == pytest.approx(
-        shares[:20].amax(1).tolist(), abs=1e-4
-    )
-    everything = _rows(run, images.parent / "all.npz", "--batch", "100")
-    assert [int(row["class"]) for row in everything] == found.decisions.tolist()
+    assert [int(row["class"]) for row in rows] == classes[:20]
+    found = [float(row["confidence"]) for row in rows]
+    assert found == pytest.approx(confidences[:20], abs=1e-4)
+    everything = _rows(run, images.parent / "all.npz", "--batch-size", "100")
+    assert [int(row["class"]) for row in everything] == classes
     assert everything[7]["image"].endswith("all.npz:x[7]")
-    lines = runner.invoke(
-        app, ["predict", str(run), str(images), "--format", "json", "--device", "cpu"]
-    ).stdout
-    assert [json.loads(line)["class"] for line in lines.splitlines()] == [
-        row["class"] for row in rows
-    ]
 
 
-def test_rejection_is_minus_the_highest_cosine(run: Path, images: Path) -> None:
-    taken = load_run(run)
-    features = outputs(taken.objective, taken.test).features[:20]
-    highest = cosines(features, taken.objective.head.prototypes.detach()).amax(1)
-    assert [float(row["rejection"]) for row in _rows(run, images)] == pytest.approx(
-        (-highest).tolist(), abs=1e-5
-    )
+def test_json_has_one_object_per_line(run: Path, images: Path) -> None:
+    lines = run_command("predict", run, images, "--format", "json", "--device", "cpu").splitlines()
+    records = [json.loads(line) for line in lines]
+    rows = _rows(run, images)
+    assert [record["class"] for record in records] == [row["class"] for row in rows]
+    assert set(records[0]) == {"image", "class", "confidence", "rejection_score"}
+
+
+def test_the_rejection_score_is_minus_the_largest_cosine(run: Path, images: Path) -> None:
+    loaded = load_run(run)
+    features = _evaluation_outputs(loaded).features[:20]
+    largest = cosines(features, loaded.objective.head.prototypes.detach()).amax(1)
+    scores = [float(row["rejection_score"]) for row in _rows(run, images)]
+    assert scores == pytest.approx((-largest).tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize("source", ["arrays", "folder"])
 def test_images_of_another_size_are_prepared_as_in_evaluation(source: str, tmp_path: Path) -> None:
-    """To the last digit that is printed: resized as numbers, not as bytes; of folders the middle."""
+    """Equal to the last digit: resized as floating-point numbers; folders by center crops."""
     pixels = np.random.default_rng(0).integers(0, 256, (40, 14, 20, 3), dtype=np.uint8)
     labels = np.arange(40) % 2
     np.savez(tmp_path / "data.npz", x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
-    for part in ("train", "val"):
+    for split in ("train", "val"):
         for index, (image, label) in enumerate(zip(pixels, labels, strict=True)):
-            (tmp_path / f"folder/{part}/{label}").mkdir(parents=True, exist_ok=True)
-            Image.fromarray(image).save(tmp_path / f"folder/{part}/{label}/{index:02}.png")
-    place = tmp_path / ("data.npz" if source == "arrays" else "folder")
-    settings = {
-        "data.source": source,
-        "data.path": place,
-        "data.workers": 0,
-        "optimization.epochs": 1,
-    }
-    options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    arguments = [
-        "train",
-        "digits-nonl",
-        "--out",
-        str(tmp_path / "run"),
-        "--device",
-        "cpu",
-        *options,
-    ]
-    ran = runner.invoke(app, arguments)
-    assert ran.exit_code == 0, ran.output
-    taken = load_run(tmp_path / "run")
-    found = outputs(taken.objective, taken.test)
-    with torch.no_grad():
-        shares = taken.objective.head(found.features).softmax(1).amax(1)
-    rows = _rows(tmp_path / "run", place / "val" if source == "folder" else place)[:40]
-    assert [int(row["class"][-1]) for row in rows] == found.decisions.tolist()
-    assert [float(row["confidence"]) for row in rows] == pytest.approx(shares.tolist(), abs=2e-6)
+            (tmp_path / f"folder/{split}/{label}").mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(tmp_path / f"folder/{split}/{label}/{index:02}.png")
+    path = tmp_path / ("data.npz" if source == "arrays" else "folder")
+    options = set_options(data__source=source, data__path=path, schedule__epochs=1)
+    if source == "folder":
+        options += set_options(data__workers=0)
+    out = tmp_path / "run"
+    run_command("train", "digits-nonl", "--out", out, "--device", "cpu", *options)
+    loaded = load_run(out)
+    outputs = _evaluation_outputs(loaded)
+    rows = _rows(out, path / "val" if source == "folder" else path)[:40]
+    assert [int(row["class"][-1]) for row in rows] == outputs.predictions.tolist()
+    found = [float(row["confidence"]) for row in rows]
+    assert found == pytest.approx(_confidences(loaded, outputs), abs=2e-6)
     mixed = [tmp_path / "tall.png", tmp_path / "wide.png"]
-    for path, image in zip(mixed, (pixels[0].transpose(1, 0, 2), pixels[0]), strict=True):
-        Image.fromarray(image).save(path)
-    assert _rows(tmp_path / "run", *mixed)[1]["confidence"] == rows[0]["confidence"]
+    for file, image in zip(mixed, (pixels[0].transpose(1, 0, 2), pixels[0]), strict=True):
+        Image.fromarray(image).save(file)
+    assert _rows(out, *mixed)[1]["confidence"] == rows[0]["confidence"]
 
 
-def test_noise_is_farther_from_every_prototype_than_digits(
+def test_noise_has_larger_rejection_scores_than_digits(
     run: Path, images: Path, tmp_path: Path
 ) -> None:
-    np.savez(
-        tmp_path / "noise.npz",
-        x=np.random.default_rng(0).integers(0, 256, (50, 8, 8), dtype=np.uint8),
-    )
-    noise = [float(row["rejection"]) for row in _rows(run, tmp_path / "noise.npz")]
-    digits = [float(row["rejection"]) for row in _rows(run, images)]
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "noise.npz", x=pixels)
+    noise = [float(row["rejection_score"]) for row in _rows(run, tmp_path / "noise.npz")]
+    digits = [float(row["rejection_score"]) for row in _rows(run, images)]
     assert np.mean(noise) > np.mean(digits)
 
 
@@ -147,61 +129,55 @@ def test_other_sizes_and_colors_are_converted(run: Path, images: Path, tmp_path:
     assert row["class"] == own["class"]
 
 
-def test_one_image_in_color_is_one_image(run: Path, images: Path, tmp_path: Path) -> None:
+def test_a_color_array_of_three_axes_is_one_image(run: Path, images: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "one.npz", x=np.array(Image.open(images / "03.png").convert("RGB")))
     (row,) = _rows(run, tmp_path / "one.npz")
     (own,) = _rows(run, images / "03.png")
     assert (row["class"], row["confidence"]) == (own["class"], own["confidence"])
 
 
-def test_bad_files_are_told_and_the_rest_goes_on(run: Path, images: Path, tmp_path: Path) -> None:
+def test_an_image_given_twice_is_classified_twice(run: Path, images: Path) -> None:
+    assert len(_rows(run, images / "00.png", images / "00.png")) == 2
+
+
+def test_unreadable_files_are_skipped(run: Path, images: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"\x89PNG nothing")
     np.savez(tmp_path / "numbers.npz", x=np.zeros(3))
-    np.savez(
-        tmp_path / "mixed.npz", good=np.zeros((2, 8, 8), np.uint8), loud=np.full((2, 8, 8), 3.5)
-    )
-    result = runner.invoke(
-        app,
-        [
-            "predict",
-            str(run),
-            str(tmp_path),
-            str(images / "00.png"),
-            str(images / "01.png"),
-            "--device",
-            "cpu",
-        ],
-    )
+    good, out_of_range = np.zeros((2, 8, 8), np.uint8), np.full((2, 8, 8), 3.5)
+    np.savez(tmp_path / "mixed.npz", good=good, loud=out_of_range)
+    files = [images / "00.png", images / "01.png"]
+    result = invoke("predict", run, tmp_path, *files, "--device", "cpu")
     assert result.exit_code == 0, result.output
     assert len(result.stdout.splitlines()) == 5
-    assert "floating images of loud in mixed.npz must lie between 0 and 1" in result.stderr
-    assert "broken.png must be an image; it cannot be read" in result.stderr
-    assert "numbers.npz must hold arrays of images; it holds none" in result.stderr
-    assert "4 images classified, 3 passed over." in result.stderr
+    skipped = [line for line in result.stderr.splitlines() if line.startswith("Skipped: ")]
+    assert len(skipped) == 3
+    for words in ("broken.png", "numbers.npz", "loud in mixed.npz"):
+        assert any(words in line for line in skipped)
+    assert result.stderr.splitlines()[-1] == "4 images classified, 3 skipped"
 
 
-def test_an_empty_folder_among_others_is_passed_over(
-    run: Path, images: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    result = runner.invoke(
-        app, ["predict", str(run), str(tmp_path), str(images / "00.png"), "--device", "cpu"]
-    )
+def test_an_empty_folder_among_others_is_a_warning(run: Path, images: Path, tmp_path: Path) -> None:
+    result = invoke("predict", run, tmp_path, images / "00.png", "--device", "cpu")
     assert result.exit_code == 0, result.output
     assert len(result.stdout.splitlines()) == 2
-    assert "has no images in it and is passed over" in caplog.text
+    assert result.stderr == f"Warning: {tmp_path} has no images and is skipped\n"
 
 
 @pytest.mark.bad_input
 def test_what_is_refused(run: Path, images: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "broken.png").write_bytes(b"nothing")
+    empty = tmp_path / "empty"
+    empty.mkdir()
     for arguments, message in (
-        ([run, tmp_path / "empty"], "must have images in it; it has none"),
-        ([run, tmp_path / "nowhere.png"], "must be a file or a folder; there is none"),
-        ([tmp_path / "empty", images], "must be a run folder, with a recipe; it is none"),
-        ([run, images, "--format", "xml"], "--format must be csv or json; got xml"),
-        ([run, tmp_path / "broken.png"], "there must be an image that can be read; there was none"),
+        ([run, empty], "must have images in it"),
+        ([run, tmp_path / "nowhere.png"], "does not exist"),
+        ([empty, images], "is not a run folder"),
     ):
-        result = runner.invoke(app, ["predict", *map(str, arguments), "--device", "cpu"])
-        assert result.exit_code == 1, result.output
-        assert message in result.stderr
+        assert message in refusal("predict", *arguments, "--device", "cpu")
+
+
+@pytest.mark.bad_input
+def test_no_readable_image_is_an_error(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.png").write_bytes(b"nothing")
+    result = invoke("predict", run, tmp_path / "broken.png", "--device", "cpu")
+    assert result.exit_code == 1
+    assert result.stderr.endswith("Error: at least one image must be readable, got none\n")

@@ -1,4 +1,4 @@
-"""``protosphere prototypes``: from a file of features to a classifier, its classes changed, scored and exported."""
+"""``protosphere prototypes``: a classifier built from features, changed, scored and exported."""
 
 import csv
 import io
@@ -8,176 +8,213 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from typer.testing import CliRunner
 
 from protosphere.classifiers import PrototypeClassifier
-from protosphere.cli.app import app
+from support.commands import invoke, refusal, run_command
 
-runner = CliRunner()
 NAMES = ["ant", "bee", "cat"]
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """Features of three classes in two parts, and of a fourth without labels."""
+    """Labeled features of three classes in two files, and features of a fourth class."""
     generator = np.random.default_rng(0)
     centers = generator.normal(size=(4, 8)) * 3
-    for name, count in (("train", 120), ("test", 60)):
-        labels = np.arange(count) % 3
-        features = (centers[labels] + generator.normal(size=(count, 8))).astype(np.float32)
-        np.savez(
-            tmp_path / f"{name}.npz", features=features, labels=labels, class_names=np.array(NAMES)
-        )
-    np.savez(
-        tmp_path / "dogs.npz",
-        features=(centers[3] + generator.normal(size=(20, 8))).astype(np.float32),
-    )
+    for name, num_samples in (("train", 120), ("test", 60)):
+        labels = np.arange(num_samples) % 3
+        features = centers[labels] + generator.normal(size=(num_samples, 8))
+        _save(tmp_path / f"{name}.npz", features, labels, NAMES)
+    _save(tmp_path / "dogs.npz", centers[3] + generator.normal(size=(20, 8)))
     return tmp_path
 
 
-def _said(*arguments: str | Path) -> str:
-    result = runner.invoke(app, ["prototypes", *map(str, arguments)])
-    assert result.exit_code == 0, result.output
-    return result.stdout
+@pytest.fixture
+def saved(files: Path) -> Path:
+    """A classifier of the three classes."""
+    path = files / "classifier.safetensors"
+    _prototypes("build", files / "train.npz", "--out", path)
+    return path
 
 
-def test_from_features_to_predictions_and_back(files: Path) -> None:
-    saved = files / "classifier.safetensors"
-    assert "3 classes from 120 samples in 8 dimensions" in _said(
-        "build", files / "train.npz", "--out", saved
-    )
+def _save(
+    path: Path,
+    features: np.ndarray,
+    labels: np.ndarray | None = None,
+    class_names: list[str] | None = None,
+) -> Path:
+    arrays = {"features": np.asarray(features, np.float32)}
+    if labels is not None:
+        arrays["labels"] = np.asarray(labels)
+    if class_names is not None:
+        arrays["class_names"] = np.array(class_names)
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path
+
+
+def _prototypes(*arguments: str | Path) -> str:
+    return run_command("prototypes", *arguments)
+
+
+def _rows(output: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(output)))
+
+
+def test_a_classifier_is_that_of_the_library(files: Path, saved: Path) -> None:
     with np.load(files / "train.npz") as train, np.load(files / "test.npz") as test:
         own = PrototypeClassifier().fit(train["features"], np.array(NAMES)[train["labels"]])
-        share = own.score(test["features"], np.array(NAMES)[test["labels"]])
-        shares, names = own.predict_proba(test["features"]), own.predict(test["features"])
-    assert f"{100 * share:.2f} % of 60 samples" in _said("score", saved, files / "test.npz")
-    before = _said("predict", saved, files / "test.npz")
-    rows = list(csv.DictReader(io.StringIO(before)))
-    assert [row["class"] for row in rows] == names.tolist()
-    assert [float(row["confidence"]) for row in rows] == pytest.approx(
-        shares.max(1).tolist(), abs=1e-6
-    )
-    # A class is added and used by one command, and taken out without a trace.
-    added = _said("add", saved, "dog", files / "dogs.npz", "--predict", files / "dogs.npz")
-    assert [row["class"] for row in csv.DictReader(io.StringIO(added))].count("dog") >= 18
+        accuracy = own.score(test["features"], np.array(NAMES)[test["labels"]])
+        probabilities = own.predict_proba(test["features"]).max(1).tolist()
+        classes = own.predict(test["features"]).tolist()
+        scores = own.rejection_score(test["features"]).tolist()
+    output = _prototypes("score", saved, files / "test.npz")
+    assert output == f"accuracy {100 * accuracy:.2f} % on 60 samples\n"
+    rows = _rows(_prototypes("predict", saved, files / "test.npz"))
+    assert [row["class"] for row in rows] == classes
+    confidences = [float(row["confidence"]) for row in rows]
+    assert confidences == pytest.approx(probabilities, abs=1e-6)
+    found = [float(row["rejection_score"]) for row in rows]
+    assert found == pytest.approx(scores, abs=1e-6)
+    records = json.loads(_prototypes("predict", saved, files / "test.npz", "--format", "json"))
+    assert [record["class"] for record in records] == classes
+
+
+def test_build_says_what_was_built(files: Path) -> None:
+    out = files / "a.safetensors"
+    output = _prototypes("build", files / "train.npz", "--out", out)
+    expected = "3 classes from 120 samples in 8 dimensions, temperature 0.1, saved to"
+    assert output == f"{expected} {out}\n"
+
+
+def test_a_class_is_added_and_removed_without_a_trace(files: Path, saved: Path) -> None:
+    before = _prototypes("predict", saved, files / "test.npz")
+    dogs = files / "dogs.npz"
+    result = invoke("prototypes", "add", saved, "dog", dogs, "--predict", dogs)
+    assert result.exit_code == 0, result.output
+    assert [row["class"] for row in _rows(result.stdout)].count("dog") >= 18
+    assert result.stderr == "Added dog from 20 samples; the classifier has 4 classes\n"
     assert "dog" in PrototypeClassifier.load(saved).classes_
-    assert "dog removed; 3 classes" in _said("remove", saved, "dog")
-    assert _said("predict", saved, files / "test.npz") == before
-    as_json = json.loads(_said("predict", saved, files / "test.npz", "--format", "json"))
-    assert [row["class"] for row in as_json] == names.tolist()
+    output = _prototypes("remove", saved, "dog")
+    assert output == "Removed dog; the classifier has 3 classes\n"
+    assert _prototypes("predict", saved, files / "test.npz") == before
 
 
-def test_export_and_calibration(files: Path) -> None:
-    saved = files / "classifier.safetensors"
-    _said(
-        "build",
-        files / "train.npz",
-        "--out",
-        saved,
-        "--rule",
-        "nearest",
-        "--calibrate",
-        files / "test.npz",
-    )
+def test_one_class_is_singular(saved: Path) -> None:
+    _prototypes("remove", saved, "ant")
+    assert "the classifier has 1 class\n" in _prototypes("remove", saved, "bee")
+
+
+def test_classes_that_the_classifier_does_not_know_are_named(files: Path, saved: Path) -> None:
+    with np.load(files / "test.npz") as test:
+        path = _save(files / "other.npz", test["features"], test["labels"], ["ant", "bee", "cow"])
+    result = invoke("prototypes", "score", saved, path)
+    assert result.exit_code == 0
+    assert result.stderr == "The classifier does not know 1 class of the file, such as cow\n"
+
+
+def test_export_computes_the_probabilities_of_the_classifier(files: Path) -> None:
+    saved, out = files / "classifier.safetensors", files / "classifier.onnx"
+    test = files / "test.npz"
+    options = ["--rule", "nearest", "--calibrate", test]
+    _prototypes("build", files / "train.npz", "--out", saved, *options)
     classifier = PrototypeClassifier.load(saved)
     assert classifier.rule == "nearest"
     assert classifier.temperature_ != 0.1
-    for _ in range(2):  # Once more, in its own place.
-        _said("export", saved, files / "classifier.onnx")
+    _prototypes("export", saved, out)
     assert json.loads((files / "classifier.classes.json").read_text()) == NAMES
-    session = onnxruntime.InferenceSession(str(files / "classifier.onnx"))
-    with np.load(files / "test.npz") as test:
-        (shares,) = session.run(["probabilities"], {"features": test["features"]})
-        np.testing.assert_allclose(
-            shares, classifier.predict_proba(test["features"]), rtol=0, atol=1e-5
-        )
+    session = onnxruntime.InferenceSession(str(out))
+    with np.load(test) as arrays:
+        (found,) = session.run(["probabilities"], {"features": arrays["features"]})
+        expected = classifier.predict_proba(arrays["features"])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
-def test_classes_that_are_numbers(files: Path) -> None:
+def test_classes_may_be_numbers_or_bytes(files: Path) -> None:
     with np.load(files / "train.npz") as train:
-        np.savez(files / "plain.npz", features=train["features"], labels=train["labels"])
-    saved = files / "classifier.safetensors"
-    _said("build", files / "plain.npz", "--out", saved)
-    _said("add", saved, "7", files / "dogs.npz")
-    with np.load(files / "train.npz") as train:
-        np.savez(
-            files / "bytes.npz",
-            features=train["features"],
-            labels=np.array([b"a", b"b", b"c"])[train["labels"]],
-        )
-    _said("build", files / "bytes.npz", "--out", files / "texts.safetensors")
-    assert PrototypeClassifier.load(files / "texts.safetensors").classes_.tolist() == [
-        "a",
-        "b",
-        "c",
-    ]
-    assert PrototypeClassifier.load(saved).classes_.tolist() == [0, 1, 2, 7]
+        plain = _save(files / "plain.npz", train["features"], train["labels"])
+        names = np.array([b"a", b"b", b"c"])[train["labels"]]
+        encoded = _save(files / "bytes.npz", train["features"], names)
+    numbers, texts = files / "numbers.safetensors", files / "texts.safetensors"
+    _prototypes("build", plain, "--out", numbers)
+    _prototypes("add", numbers, "7", files / "dogs.npz")
+    assert PrototypeClassifier.load(numbers).classes_.tolist() == [0, 1, 2, 7]
+    assert "classes of this classifier are numbers, such as 0, got dog" in refusal(
+        "prototypes", "add", numbers, "dog", files / "dogs.npz"
+    )
+    _prototypes("build", encoded, "--out", texts)
+    assert PrototypeClassifier.load(texts).classes_.tolist() == ["a", "b", "c"]
 
 
 @pytest.mark.bad_input
-def test_what_is_refused(files: Path) -> None:
-    saved = files / "classifier.safetensors"
-    _said("build", files / "train.npz", "--out", saved)
+def test_a_classifier_is_saved_to_safetensors_only(files: Path) -> None:
+    for name in ("classifier", "classifier.npz", "classifier.pt"):
+        out = files / name
+        message = refusal("prototypes", "build", files / "train.npz", "--out", out)
+        assert message == f"--out must be a .safetensors file, got {out}"
+        assert not out.exists()
+
+
+@pytest.mark.bad_input
+def test_a_classifier_is_replaced_only_with_overwrite(files: Path, saved: Path) -> None:
+    before = saved.read_bytes()
+    build = ["prototypes", "build", files / "test.npz", "--out"]
+    message = refusal(*build, saved)
+    assert message == f"--out must be a new file, or --overwrite be given, got {saved}"
+    assert saved.read_bytes() == before
+    run_command(*build, saved, "--overwrite")
+    assert saved.read_bytes() != before
+    other = files / "features.safetensors"
+    other.write_bytes(b"mine")
+    message = refusal(*build, other, "--overwrite")
+    assert message == f"--overwrite replaces a saved classifier, got {other}"
+    assert other.read_bytes() == b"mine"
+
+
+@pytest.mark.bad_input
+def test_an_export_is_replaced_only_with_overwrite(files: Path, saved: Path) -> None:
+    out, names = files / "a.onnx", files / "a.classes.json"
+    _prototypes("export", saved, out)
+    message = refusal("prototypes", "export", saved, out)
+    assert message == f"OUT must be a new file, or --overwrite be given, got {out}"
+    _prototypes("export", saved, out, "--overwrite")
+    for kept, removed in ((out, names), (names, out)):
+        removed.rename(files / "moved")
+        message = refusal("prototypes", "export", saved, out, "--overwrite")
+        assert message.startswith("--overwrite replaces an earlier export, a.onnx and a.classes")
+        assert message.endswith(f"got {kept} alone")
+        (files / "moved").rename(removed)
+    message = refusal("prototypes", "export", saved, files / "train.npz")
+    assert message == f"OUT must be an .onnx file, got {files / 'train.npz'}"
+
+
+@pytest.mark.bad_input
+def test_what_is_refused_changes_no_file(files: Path, saved: Path) -> None:
     content = saved.read_bytes()
-    (files / "mine.classes.json").write_text("mine")
-    (files / "other.onnx").write_bytes(b"other")
-    np.savez(files / "narrow.npz", features=np.ones((4, 5), np.float32), labels=np.zeros(4, int))
-    np.savez(
-        files / "bad.npz", features=np.full((4, 8), np.nan, np.float32), labels=np.zeros(4, int)
+    rows = np.eye(8)[:4]
+    narrow = _save(files / "narrow.npz", np.ones((4, 5)), np.zeros(4, int))
+    empty = _save(files / "empty.npz", np.ones((0, 8)), np.zeros(0, int))
+    nan = _save(files / "nan.npz", np.full((4, 8), np.nan), np.zeros(4, int))
+    opposed = _save(
+        files / "opposed.npz", np.concatenate([rows, -rows[:1]]), np.array([0, 1, 2, 3, 0])
     )
-    rows = np.eye(8, dtype=np.float32)[:4]
-    np.savez(
-        files / "opposed.npz", features=np.concatenate([rows, -rows[:1]]), labels=[0, 1, 2, 3, 0]
-    )
-    np.savez(files / "shares.npz", features=rows, labels=np.linspace(0, 1, 4))
+    floats = _save(files / "floats.npz", rows, np.linspace(0, 1, 4))
+    outside = _save(files / "outside.npz", rows, np.arange(4), NAMES)
+    test, dogs, train = files / "test.npz", files / "dogs.npz", files / "train.npz"
+    new = files / "new.safetensors"
     for arguments, message in (
-        (
-            ["build", files / "opposed.npz", "--out", files / "x"],
-            "must have a common direction; those of 0 are zero or",
-        ),
-        (
-            ["build", files / "shares.npz", "--out", files / "x"],
-            "must be whole numbers or texts, one a sample, (4,); got",
-        ),
-        (
-            ["build", files / "test.npz", "--out", files / "train.npz"],
-            "--out must be new, or a classifier to replace;",
-        ),
-        (["export", saved, files / "train.npz"], "a classifier is exported to an .onnx file; got"),
-        (
-            ["export", saved, files / "mine.onnx"],
-            "mine.classes.json must be new, or both of an earlier export;",
-        ),
-        (
-            ["export", saved, files / "other.onnx"],
-            "other.classes.json must be new, or both of an earlier export;",
-        ),
-        (["remove", saved, "dog"], "a class that is removed must be there; there is no 'dog'"),
-        (["add", saved, "bee", files / "dogs.npz"], "there is a class 'bee' already"),
-        (
-            ["add", saved, "dog", files / "narrow.npz"],
-            "X has 5 features, but PrototypeClassifier is expecting 8",
-        ),
-        (["predict", saved, files / "narrow.npz"], "X has 5 features"),
-        (
-            ["predict", saved, files / "test.npz", "--format", "xml"],
-            "--format must be csv or json; got xml",
-        ),
-        (
-            ["predict", files / "train.npz", files / "test.npz"],
-            "must be a saved PrototypeClassifier",
-        ),
-        (["score", saved, files / "dogs.npz"], "must hold labels under the key 'labels'"),
-        (["build", files / "bad.npz", "--out", files / "x"], "contains NaN or infinity"),
-        (
-            ["build", files / "train.npz", "--out", files / "x", "--rule", "dot"],
-            "rule must be 'cosine' or 'nearest'",
-        ),
-        (["build", files / "nothing.npz", "--out", files / "x"], "must be a file; there is none"),
+        (["build", opposed, "--out", new], "samples of a class must have a common direction"),
+        (["build", floats, "--out", new], "labels in floats.npz must be integers or strings"),
+        (["build", outside, "--out", new], "must be between 0 and 2, one for each class name"),
+        (["build", empty, "--out", new], "features in empty.npz must be floating-point numbers"),
+        (["build", nan, "--out", new], "features must be finite"),
+        (["build", files / "nothing.npz", "--out", new], "nothing.npz"),
+        (["remove", saved, "dog"], "there is no class 'dog' to remove"),
+        (["add", saved, "bee", dogs], "there is already a class 'bee'"),
+        (["add", saved, "dog", narrow], "features in narrow.npz must have 8 dimensions"),
+        (["predict", saved, narrow], "features in narrow.npz must have 8 dimensions"),
+        (["predict", saved, nan], "features must be finite"),
+        (["predict", train, test], "is damaged or not a saved PrototypeClassifier"),
+        (["score", saved, dogs], "'labels'"),
     ):
-        result = runner.invoke(app, ["prototypes", *map(str, arguments)])
-        assert result.exit_code == 1, (arguments, result.output)
-        assert message in result.stderr, arguments
-        assert result.stderr.count("\n") == 1
+        assert message in refusal("prototypes", *arguments)
     assert saved.read_bytes() == content
-    assert not (files / "x").exists()
+    assert not new.exists()

@@ -1,122 +1,124 @@
-"""``protosphere train`` and ``protosphere recipes``: from a name to a run folder; resumed, refused."""
+"""``protosphere train``: from a recipe to a run folder; stopped, resumed, refused."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from protosphere.cli.app import app
-from protosphere.recipes import catalog
-from protosphere.recipes.runner import latest
-from protosphere.recipes.schema import from_yaml
+from protosphere.recipes.schema import recipe_from_yaml
 from protosphere.runs import RunFolder
+from support.commands import invoke, refusal, run_command, set_options
 
-runner = CliRunner()
 SHORT = [
-    "--set",
-    "optimization.epochs=4",
-    "--set",
-    "evaluate_every=1",
-    "--set",
-    "save_every=1",
+    *set_options(schedule__epochs=3, evaluation__every=1, checkpoint__every=1),
     "--device",
     "cpu",
 ]
+# Few images, one batch each epoch.
+TINY = set_options(data__source="synthetic", data__num_samples=20, data__image_size=8)
 
 
-def test_a_run_leaves_what_it_should(tmp_path: Path) -> None:
-    result = runner.invoke(app, ["train", "digits-nonl", "--out", str(tmp_path / "run"), *SHORT])
-    assert result.exit_code == 0, result.output
-    assert "epoch 4: loss" in result.stdout
-    run = RunFolder(tmp_path / "run")
-    assert from_yaml(run.recipe.read_text()).loss.kind == "nonl"
-    assert (
-        run.read_json("machine.json")["versions"]["torch"] == torch.__version__.split("+")[0]
-        or "+" in torch.__version__
-    )
-    assert run.read_json("classes.json") == list("0123456789")
-    assert [record["epoch"] for record in run.records() if record["kind"] == "train"] == [
-        1,
-        2,
-        3,
-        4,
-    ]
-    last = latest(run.path)
-    assert last["test_accuracy"] > 0.8
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    run_command("train", "digits-nonl", "--out", folder, *SHORT)
+    return folder
+
+
+def test_a_run_folder_has_recipe_classes_machine_and_records(run: Path) -> None:
+    folder = RunFolder(run)
+    assert recipe_from_yaml(folder.recipe.read_text()).loss.name == "nonl"
+    version = folder.read_json("machine.json")["versions"]["torch"]
+    assert torch.__version__.startswith(version)
+    assert folder.read_json("classes.json") == list("0123456789")
+    epochs = [record["epoch"] for record in folder.records() if record["kind"] == "train"]
+    assert epochs == [1, 2, 3]
+    last = folder.last_evaluation()
+    assert last is not None
+    assert last["accuracy"] > 0.8
+    assert last["split"] == "test"
     assert {"nearest_mean_accuracy", "nc1_ratio", "nc4_agreement"} <= set(last)
-    # The recipe in the folder runs again, exactly.
-    again = runner.invoke(
-        app, ["train", str(run.recipe), "--out", str(tmp_path / "again"), "--device", "cpu"]
-    )
-    assert again.exit_code == 0
-    assert latest(tmp_path / "again") == last
 
 
-def test_what_it_says_of_itself(tmp_path: Path) -> None:
-    """Where a resumed run goes on, and that a batch is no larger than the data."""
-    fewer = [
-        "--set",
-        "data.source=synthetic",
-        "--set",
-        "data.samples=20",
-        "--set",
-        "data.resolution=8",
-    ]
-    command = ["train", "digits-ce", "--out", str(tmp_path / "run"), *SHORT, *fewer]
-    first = runner.invoke(app, command)
-    assert first.exit_code == 0, first.output
-    assert "a batch is all of them: optimization.batch is " in first.stdout
-    assert "went on" not in first.stdout
-    done = RunFolder(tmp_path / "run")
-    last = sorted(done.checkpoints.iterdir())[-1]
-    shutil.rmtree(last)
-    second = runner.invoke(app, [*command, "--resume"])
-    assert second.exit_code == 0, second.output
-    assert "went on from step 3\n" in second.stdout
-    whole = runner.invoke(app, [*command, "--resume", "--set", "optimization.batch=4"])
-    assert "a batch is" not in whole.stdout
+def test_the_recipe_in_the_folder_runs_again_exactly(run: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    run_command("train", run / "recipe.yaml", "--out", again, "--device", "cpu")
+    assert RunFolder(again).last_evaluation() == RunFolder(run).last_evaluation()
+
+
+def test_the_output_tells_what_is_trained_and_what_to_do_next(tmp_path: Path) -> None:
+    command = ["train", "digits-ce", "--out", tmp_path / "run", *SHORT, *TINY]
+    lines = run_command(*command).splitlines()
+    assert lines[0].startswith("digits-ce: 20 training images of 10 classes, 3 epochs, on cpu")
+    assert lines[0].endswith(f"into {tmp_path / 'run'}")
+    assert lines[1].startswith("Each batch holds all training images: training.batch_size is ")
+    assert [line.split(":")[0] for line in lines[2:-1]] == ["epoch 1", "epoch 2", "epoch 3"]
+    assert "test accuracy " in lines[2]
+    assert lines[-1].startswith(f"Done. Next: protosphere evaluate {tmp_path / 'run'}")
+
+
+def test_one_epoch_is_singular(tmp_path: Path) -> None:
+    options = set_options(schedule__epochs=1, training__batch_size=4, data__num_classes=2)
+    command = ["train", "digits-ce", "--out", tmp_path / "run", "--device", "cpu", *TINY]
+    assert "of 2 classes, 1 epoch, on cpu" in run_command(*command, *options)
+    assert "Each batch" not in run_command(*command, *options, "--resume")
+
+
+def test_a_resumed_run_says_where_it_continues(tmp_path: Path) -> None:
+    command = ["train", "digits-ce", "--out", tmp_path / "run", *SHORT, *TINY]
+    assert "Resumed" not in run_command(*command)
+    shutil.rmtree(sorted(RunFolder(tmp_path / "run").checkpoints.iterdir())[-1])
+    assert "\nResumed from step 2\n" in run_command(*command, "--resume")
+    expected = f"Nothing left to do: {tmp_path / 'run'} has all 3 epochs\n"
+    assert run_command(*command, "--resume") == expected
+
+
+def test_a_validation_figure_is_called_validation_accuracy(tmp_path: Path) -> None:
+    options = set_options(data__validation_fraction=0.2)
+    output = run_command("train", "digits-ce", "--out", tmp_path / "run", *SHORT, *options)
+    assert "validation accuracy" in output
+    assert "test accuracy" not in output
 
 
 @pytest.mark.bad_input
-def test_what_is_refused(tmp_path: Path) -> None:
-    def said(*arguments: str) -> str:
-        result = runner.invoke(app, list(arguments))
-        assert result.exit_code == 1, result.output
-        assert result.stderr.count("\n") == 1
-        return result.stderr.strip()
-
-    run = str(tmp_path / "run")
-    assert runner.invoke(app, ["train", "digits-ce", "--out", run, *SHORT]).exit_code == 0
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    assert "must be resumed (--resume) or be another folder" in said(
-        "train", "digits-ce", "--out", run, *SHORT
-    )
-    assert "it holds another one" in said("train", "digits-nonl", "--out", run, "--resume", *SHORT)
-    assert {path: path.read_bytes() for path in before} == before, "nothing is overwritten"
-    assert "did you mean digits-nonl?" in said("train", "digits-nol", "--out", str(tmp_path / "x"))
-    assert "did you mean epochs?" in said(
-        "train", "digits-ce", "--out", str(tmp_path / "x"), "--set", "optimization.epoch=1"
-    )
-    assert "cannot" in said("train", "none.yaml", "--out", str(tmp_path / "x"))
-    missing = ["--set", f"data.root={tmp_path}/nothing"]
-    assert "cifar100 must be in" in said(
-        "train", "cifar100-ce", "--out", str(tmp_path / "x"), *missing
-    )
-    assert not (tmp_path / "x").exists()
-    exploding = ["--set", "optimization.rate=1e30", "--set", "loss.kind=ce"]
-    assert "there is no checkpoint" in said(
-        "train", "digits-ce", "--out", str(tmp_path / "y"), *SHORT, *exploding
-    )
+def test_a_folder_with_a_run_is_refused_and_not_touched(run: Path) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert "--resume" in refusal("train", "digits-nonl", "--out", run, *SHORT)
+    message = refusal("train", "digits-ce", "--out", run, "--resume", *SHORT)
+    assert "name is digits-nonl there and digits-ce here" in message
+    assert {path: path.read_bytes() for path in before} == before
 
 
-def test_the_catalog() -> None:
-    listing = runner.invoke(app, ["recipes"])
-    assert all(name in listing.stdout for name in catalog.names())
-    printed = runner.invoke(app, ["recipes", "cifar100-nonl", "--set", "seed=7"])
-    assert from_yaml(printed.stdout).seed == 7
-    assert runner.invoke(app, ["recipes", "nonsense"]).exit_code == 1
-    schema = json.loads(runner.invoke(app, ["recipes", "--schema"]).stdout)
-    assert schema["title"] == "Recipe"
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["digits-nol"], "did you mean digits-nonl?"),
+        (["digits-ce", "--set", "schedule.epoch=1"], "did you mean epochs?"),
+        (["digits-ce", "--set", "optimizer.lr=-1"], "optimizer.lr must be greater than 0, got -1"),
+        (["none.yaml"], "cannot read none.yaml"),
+        (["cifar100-ce", "--set", "data.root=/nowhere"], "cifar100"),
+        (["digits-ce", "--device", "cuda:99"], "--device must be a device that is available here"),
+        (["digits-ce", "--set", "name"], "an override must have the form path=value, got 'name'"),
+    ],
+)
+def test_refused_before_anything_is_printed_or_written(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    assert message in refusal("train", *arguments, "--out", out)
+    assert invoke("train", *arguments, "--out", out).stdout == ""
+    assert not out.exists()
+
+
+@pytest.mark.bad_input
+def test_a_folder_that_is_refused_prints_no_banner(run: Path) -> None:
+    assert invoke("train", "digits-nonl", "--out", run, *SHORT).stdout == ""
+
+
+@pytest.mark.bad_input
+def test_a_loss_that_explodes_names_the_last_checkpoint(tmp_path: Path) -> None:
+    options = set_options(optimizer__lr=1e30)
+    message = refusal("train", "digits-ce", "--out", tmp_path / "run", *SHORT, *options)
+    assert "there is no checkpoint" in message

@@ -43,8 +43,7 @@ def _message(error: Exception) -> str | None:
         return "a process that loads images was killed, possibly because memory ran out"
     if isinstance(error, MemoryError) or any(words in text for words in _OUT_OF_MEMORY):
         return "out of memory; smaller batches or images need less"
-    # RuntimeErrors of the library are written for users, those of torch are not.
-    if isinstance(error, RuntimeError) and not type(error).__module__.startswith("protosphere."):
+    if _is_defect(error):
         return None
     if isinstance(error, OSError):
         return f"cannot use {error.filename or 'a file'}: {(error.strerror or text).lower()}"
@@ -53,3 +52,11 @@ def _message(error: Exception) -> str | None:
     for argument, option in _OPTIONS.items():
         text = text.replace(argument, option)
     return text
+
+
+def _is_defect(error: Exception) -> bool:
+    if isinstance(error, ImportError):
+        return (error.name or "").startswith("protosphere")
+    # RuntimeErrors of the library are written for users, those of torch are not.
+    is_own = type(error).__module__.startswith("protosphere.")
+    return isinstance(error, RuntimeError) and not is_own

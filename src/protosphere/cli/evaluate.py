@@ -74,7 +74,7 @@ def evaluate(
             evaluation = loaded.evaluate(split=split, progress=progress)
         results: list[ProbeResult] = []
         with progress_bar("probing") as progress:
-            for result in loaded.probe(names, progress=progress) if names else ():
+            for result in loaded.probe(names, split=split, progress=progress) if names else ():
                 results.append(result)
                 # A probe may take hours: those that are done are shown at once.
                 echo(evaluate_text.describe_probe(result), err=True)

@@ -147,7 +147,7 @@ def _print_metrics(console: "Console", record: Mapping[str, Any]) -> None:
             table.add_section()
         last = definition.condition
         values = (value, record["at_collapse"][name], record["attainable"][name])
-        table.add_row(name, *map(_format, values), *([definition.reading] if explained else []))
+        table.add_row(name, *map(_format, values), *([definition.description] if explained else []))
     console.print(table)
 
 

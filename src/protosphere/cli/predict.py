@@ -69,6 +69,8 @@ def _predict_batches(
     run: "Run", images: "Iterable[LoadedImage]", batch_size: int
 ) -> Iterator[tuple[list[dict[str, Any]], list[str]]]:
     """Rows and problems of each batch, in order."""
+    from protosphere.evaluation.predict import predict_images
+
     remaining = iter(images)
     while batch := list(islice(remaining, batch_size)):
         problems = [item.problem for item in batch if item.problem is not None]
@@ -76,7 +78,8 @@ def _predict_batches(
         if not names:
             yield [], problems
             continue
-        predictions = run.predict([item.image for item in batch if item.image is not None])
+        readable = [item.image for item in batch if item.image is not None]
+        predictions = predict_images(run.objective, run.transform, readable, batch_size=batch_size)
         columns = (
             names,
             (run.class_names[index] for index in predictions.classes.tolist()),

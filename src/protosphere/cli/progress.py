@@ -1,7 +1,12 @@
 """Progress bars on a terminal; nothing where standard error is a file or a pipe."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
 
 @contextmanager
@@ -14,19 +19,35 @@ def progress_bar(description: str) -> Iterator[Callable[[float], None]]:
     Yields:
         A function to call with the fraction that is done, between 0 and 1.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    bar = Progress(
+    bar = create_progress(
         TextColumn(description),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
         TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
     )
     with bar:
         task = bar.add_task(description, total=1.0)
         yield lambda fraction: bar.update(task, completed=fraction)
+
+
+def create_progress(*columns: "ProgressColumn") -> "Progress":
+    """Create a progress display on standard error, disabled unless that is a terminal.
+
+    Args:
+        columns: Columns of the display.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    return Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        # On a terminal, lines are printed above the bar. Elsewhere they must stay on standard
+        # output, which rich would redirect to standard error.
+        redirect_stdout=sys.stdout.isatty(),
+    )

@@ -1,7 +1,5 @@
 """Files that ``protosphere prototypes`` reads and writes: features, labels, classifiers."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,19 +82,6 @@ def _to_numpy(array: np.ndarray | torch.Tensor) -> np.ndarray:
         return array
     converted: np.ndarray = (array.float() if array.is_floating_point() else array).numpy()
     return converted
-
-
-@contextmanager
-def explain_errors(path: Path) -> Iterator[None]:
-    """Say which file has values that are not finite, in place of scikit-learn's message."""
-    try:
-        yield
-    except ValueError as error:
-        if "NaN" not in str(error):
-            raise
-        raise ValueError(
-            f"features in {path.name} must be finite, got NaN, infinity or values too large"
-        ) from error
 
 
 def check_directions(classifier: "PrototypeClassifier") -> None:

@@ -33,7 +33,9 @@ UnlabeledPath = Annotated[
 ]
 FeaturesKey = Annotated[
     str,
-    typer.Option("--features", metavar="<key>", help="Key of the features, of shape (samples, dim)."),
+    typer.Option(
+        "--features", metavar="<key>", help="Key of the features, of shape (samples, dim)."
+    ),
 ]
 LabelsKey = Annotated[
     str, typer.Option("--labels", metavar="<key>", help="Key of the labels, of shape (samples,).")
@@ -71,19 +73,16 @@ def build(
         from protosphere.cli.prototype_files import (
             check_directions,
             check_output,
-            explain_errors,
             read_labeled,
             save_classifier,
         )
 
         check_output(out, overwrite=overwrite)
         inputs, targets = read_labeled(path, features, labels)
-        with explain_errors(path):
-            classifier = PrototypeClassifier(rule=rule).fit(inputs, targets)
+        classifier = PrototypeClassifier(rule=rule).fit(inputs, targets)
         if calibrate is not None:
             held_out, held_out_targets = read_labeled(calibrate, features, labels, like=classifier)
-            with explain_errors(calibrate):
-                classifier.calibrate(held_out, held_out_targets)
+            classifier.calibrate(held_out, held_out_targets)
         check_directions(classifier)
         save_classifier(classifier, out)
     echo(
@@ -116,7 +115,6 @@ def add(
     with report_errors():
         from protosphere.cli.prototype_files import (
             check_directions,
-            explain_errors,
             load_classifier,
             parse_class,
             read_unlabeled,
@@ -125,14 +123,12 @@ def add(
 
         classifier = load_classifier(path)
         inputs = read_unlabeled(samples, features, like=classifier)
-        with explain_errors(samples):
-            classifier.add_class(parse_class(classifier, name), inputs)
+        classifier.add_class(parse_class(classifier, name), inputs)
         check_directions(classifier)
         rows = None
         if predict is not None:
             others = read_unlabeled(predict, features, like=classifier)
-            with explain_errors(predict):
-                rows = _predictions(classifier, others)
+            rows = _predictions(classifier, others)
         save_classifier(classifier, path)
     classes = count(len(classifier.classes_), "class")
     line = f"Added {name} from {count(len(inputs), 'sample')}; the classifier has {classes}"
@@ -168,12 +164,11 @@ def score(
     from protosphere.cli.text import count, echo
 
     with report_errors():
-        from protosphere.cli.prototype_files import explain_errors, load_classifier, read_labeled
+        from protosphere.cli.prototype_files import load_classifier, read_labeled
 
         classifier = load_classifier(path)
         inputs, targets = read_labeled(samples, features, labels, like=classifier)
-        with explain_errors(samples):
-            accuracy = classifier.score(inputs, targets)
+        accuracy = classifier.score(inputs, targets)
         known = set(classifier.classes_.tolist())
         unknown = [target for target in dict.fromkeys(targets.tolist()) if target not in known]
     echo(f"accuracy {100 * accuracy:.2f} % on {count(len(inputs), 'sample')}")
@@ -197,12 +192,11 @@ def predict(
     from protosphere.cli.errors import report_errors
 
     with report_errors():
-        from protosphere.cli.prototype_files import explain_errors, load_classifier, read_unlabeled
+        from protosphere.cli.prototype_files import load_classifier, read_unlabeled
 
         classifier = load_classifier(path)
         inputs = read_unlabeled(samples, features, like=classifier)
-        with explain_errors(samples):
-            rows = _predictions(classifier, inputs)
+        rows = _predictions(classifier, inputs)
     _print_rows(rows, output_format)
 
 

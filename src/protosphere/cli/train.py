@@ -1,5 +1,6 @@
 """``protosphere train``: train a recipe into a run folder, with progress; stop and resume."""
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -43,20 +44,14 @@ def train(
     ] = None,
 ) -> None:
     """Train a classifier from a recipe into a run folder."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     from protosphere.cli.errors import report_errors
+    from protosphere.cli.progress import create_progress
     from protosphere.cli.signals import catch_signals
     from protosphere.cli.text import count, echo
 
-    with report_errors(), catch_signals() as should_stop:
+    with report_errors(), catch_signals() as stop_requested:
         from protosphere.cli.devices import resolve_device
         from protosphere.cli.loggers import open_logger
         from protosphere.recipes.build import load_dataset
@@ -68,6 +63,12 @@ def train(
         device = resolve_device(device)
         dataset = load_dataset(recipe, download=download)
         epochs = recipe.schedule.epochs
+        print_header = cache(lambda: _print_header(recipe, dataset, device, out))
+
+        def should_stop() -> bool:
+            print_header()  # After the first step nothing can be refused any more.
+            return stop_requested()
+
         start: Literal["fresh", "resume"] = "resume" if resume else "fresh"
         events = run_recipe(
             recipe,
@@ -78,17 +79,13 @@ def train(
             report_every=_REPORT_EVERY,
             should_stop=should_stop,
         )
-        console = Console(stderr=True)
-        bar = Progress(
+        bar = create_progress(
             TextColumn("epoch {task.completed:.1f}/{task.total:.0f}, step {task.fields[step]}"),
             BarColumn(bar_width=20),
             TextColumn("{task.fields[status]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
         )
         config = recipe.model_dump(mode="json")
         last = None
@@ -96,8 +93,8 @@ def train(
             task = bar.add_task("train", total=epochs, step=0, status="starting")
             evaluated = ""
             for event in events:
-                if last is None:  # What can be refused has been checked by now.
-                    _print_header(recipe, dataset, device, out, event.resumed_at)
+                if last is None and event.resumed_at:
+                    echo(f"Resumed from step {event.resumed_at}")
                 last = now = event.progress
                 if event.metrics is not None:
                     shown = _shown(event.metrics, recipe.split)
@@ -119,9 +116,7 @@ def train(
             echo(f"Done. Next: protosphere evaluate {out}, or protosphere measure {out}")
 
 
-def _print_header(
-    recipe: "Recipe", dataset: "ImageDataset", device: str, out: Path, resumed_at: int
-) -> None:
+def _print_header(recipe: "Recipe", dataset: "ImageDataset", device: str, out: Path) -> None:
     from protosphere.cli.text import count, echo
 
     images = count(len(dataset.train), "training image")
@@ -131,8 +126,6 @@ def _print_header(
     batch_size = recipe.training.batch_size
     if batch_size > len(dataset.train):
         echo(f"Each batch holds all training images: training.batch_size is {batch_size:,}")
-    if resumed_at:
-        echo(f"Resumed from step {resumed_at}")
 
 
 def _shown(metrics: dict[str, float], split: str) -> list[str]:
