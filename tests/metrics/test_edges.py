@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from protosphere.geometry import simplex_etf
-from protosphere.metrics import NeuralCollapse, examine, measure
+from protosphere.metrics import NeuralCollapse, measure_detailed, measure
 from support.clouds import cloud
 
 
@@ -90,7 +90,7 @@ def test_a_large_common_offset_costs_no_digits() -> None:
 
 def test_a_class_of_one_sample() -> None:
     samples = cloud([1, 6, 6], 5)
-    found = examine(samples.features, samples.labels, samples.prototypes)
+    found = measure_detailed(samples.features, samples.labels, samples.prototypes)
     assert (
         found.absent["intra_effective_rank"]
         == "a covariance needs two samples of a class; class 0 has fewer"
@@ -102,7 +102,7 @@ def test_a_class_of_one_sample() -> None:
 
 
 def test_classes_of_one_sample_each() -> None:
-    found = examine(torch.eye(4), torch.arange(4), torch.eye(4))
+    found = measure_detailed(torch.eye(4), torch.arange(4), torch.eye(4))
     assert {"nc1_ratio", "nc1_trace", "cdnv", "instance_alignment", "intra_effective_rank"} <= set(
         found.absent
     )
@@ -120,7 +120,7 @@ def test_a_class_without_samples_is_named_or_left_out() -> None:
     ):
         measure(features, labels, samples.prototypes)
     others = [0, 1, 3, 4]
-    found = examine(features, labels, samples.prototypes, classes="present")
+    found = measure_detailed(features, labels, samples.prototypes, classes="present")
     assert found.classes == others
     renamed = np.array([0, 1, -1, 2, 3])[labels]
     expected = measure(features, renamed, samples.prototypes[others])
@@ -153,7 +153,7 @@ def test_the_streaming_metric_leaves_out_what_needs_a_class_that_has_not_come() 
 
 def test_means_that_coincide_have_no_angles() -> None:
     features = torch.tensor([[1.0, 1.0], [1.0, -1.0]]).repeat(6, 1)
-    found = examine(features, torch.arange(12) // 4, torch.eye(3, 2))
+    found = measure_detailed(features, torch.arange(12) // 4, torch.eye(3, 2))
     assert found.values["inter_effective_rank"] == 0
     assert {
         "nc1_ratio",
@@ -172,7 +172,7 @@ def test_two_of_several_means_coincide() -> None:
     points = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     noise = torch.randn(40, 3) * 0.01
     labels = torch.arange(160) // 40
-    found = examine(points[labels] + noise.repeat(4, 1), labels, space="raw")
+    found = measure_detailed(points[labels] + noise.repeat(4, 1), labels, space="raw")
     assert found.absent["cdnv"] == "class means must differ; two of them coincide"
     assert (
         found.absent["gnc2_mean"]
@@ -184,14 +184,14 @@ def test_two_of_several_means_coincide() -> None:
 def test_a_zero_feature_and_a_zero_prototype_do_no_harm() -> None:
     samples = cloud([6, 6, 6], 5)
     samples.features[0], samples.prototypes[1] = 0, 0
-    found = examine(samples.features, samples.labels, samples.prototypes)
+    found = measure_detailed(samples.features, samples.labels, samples.prototypes)
     assert all(np.isfinite(value) for value in found.values.values())
     assert found.absent["nc3_cosine"] == "prototypes must have a direction; that of class 1 is zero"
 
 
 def test_the_published_form_without_a_sample_mean() -> None:
     frame = simplex_etf(4, 6)
-    found = examine(frame.repeat(3, 1), torch.arange(12) % 4, frame)
+    found = measure_detailed(frame.repeat(3, 1), torch.arange(12) % 4, frame)
     assert "direction of the sample mean, which is zero" in found.absent["hdr_published"]
 
 
@@ -301,7 +301,7 @@ def test_progress_ends_at_one() -> None:
 
 def test_labels_far_apart_cost_nothing() -> None:
     labels = np.array([7, 10**12, 2**40]).repeat(5)
-    found = examine(np.eye(3).repeat(5, 0), labels, classes="present")
+    found = measure_detailed(np.eye(3).repeat(5, 0), labels, classes="present")
     assert found.classes == [7, 10**12, 2**40]
     assert found.values["inter_effective_rank"] == pytest.approx(2)
 
@@ -331,7 +331,7 @@ def test_rounding_of_half_precision_is_no_direction_of_the_means() -> None:
 def test_the_rank_of_means_that_differ_by_rounding_is_zero() -> None:
     base = torch.ones(3, 50) + torch.tensor([[0.0], [1.0], [2.0]]) * torch.finfo(torch.float32).eps
     labels = torch.arange(12) % 3
-    found = examine(base[labels], labels, base, space="raw")
+    found = measure_detailed(base[labels], labels, base, space="raw")
     assert found.values["inter_effective_rank"] == 0
     assert found.values["weights_effective_rank"] == 0
 
@@ -341,7 +341,7 @@ def test_coarse_features_far_from_the_origin_keep_their_values() -> None:
     means = 20 + torch.randn(4, 64)
     labels = torch.arange(400) % 4
     features = (means[labels] + torch.randn(400, 64)).bfloat16()
-    found = examine(features, labels)
+    found = measure_detailed(features, labels)
     assert found.values["nc1_ratio"] == pytest.approx(
         measure(features.double(), labels)["nc1_ratio"], rel=1e-9
     )
@@ -353,7 +353,7 @@ def test_the_same_class_twice_in_another_order_has_no_distance(seed: int) -> Non
     rng = np.random.default_rng(seed)
     own, other = rng.standard_normal((2, 500, 6))
     features = np.concatenate([own, own[rng.permutation(500)], other])
-    found = examine(features, np.arange(1500) // 500)
+    found = measure_detailed(features, np.arange(1500) // 500)
     assert {"gnc2_mean", "gnc2_variance", "cdnv"} <= set(found.absent)
 
 
@@ -380,6 +380,6 @@ def test_a_bias_without_prototypes() -> None:
 def test_one_negative_entry_is_seen_wherever_it_is(place: int) -> None:
     """It decides what is attainable: features that are nowhere negative cannot reach the simplex."""
     features, labels = torch.rand(12, 4) + 0.1, torch.arange(12) // 4
-    assert examine(features, labels).sign == "non-negative"
+    assert measure_detailed(features, labels).sign == "non-negative"
     features[place, 2] = -0.1
-    assert examine(features, labels).sign == "any"
+    assert measure_detailed(features, labels).sign == "any"

@@ -1,8 +1,9 @@
-"""On a GPU: the CPU's numbers, and no waiting where class sums are enough."""
+"""On a GPU: the values of the CPU, and no synchronization where class sums suffice."""
 
 import pytest
 import torch
 
+from protosphere.geometry.class_statistics import Space
 from protosphere.metrics import NeuralCollapse, measure, streaming
 from support.clouds import CLOUDS, cloud
 
@@ -11,29 +12,29 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 @pytest.mark.parametrize("space", ["sphere", "raw"])
 @pytest.mark.parametrize("name", CLOUDS)
-def test_the_same_numbers(name: str, space: str) -> None:
+def test_values_equal_those_of_the_cpu(name: str, space: Space) -> None:
     features, labels, prototypes, _ = map(torch.from_numpy, cloud(**CLOUDS[name]))
     expected = measure(features, labels, prototypes, space=space)
     on_gpu = [tensor.cuda() for tensor in (features, labels, prototypes)]
     metric = NeuralCollapse(features.shape[1], len(prototypes), on_gpu[2], space=space).cuda()
     for batch in torch.arange(len(labels)).split(9):
         metric.update(on_gpu[0][batch.cuda()], on_gpu[1][batch.cuda()])
-    for found in (
+    for values in (
         measure(*on_gpu, space=space),
         measure(features, labels, prototypes, space=space, device="cuda"),
         metric.compute(),
     ):
-        assert set(found) | {"nc4_agreement"} == set(expected)
-        for key, value in found.items():
+        assert set(values) | {"nc4_agreement"} == set(expected)
+        for key, value in values.items():
             assert float(value) == pytest.approx(expected[key], rel=1e-8, abs=1e-12), key
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("metrics", ["cheap", ["nc1"]])
-def test_class_sums_wait_for_nothing(
+def test_class_sums_do_not_synchronize(
     metrics: str | list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "_PUT_BY", 1)
+    monkeypatch.setattr(streaming, "_BUFFER_SIZE", 1)
     metric = NeuralCollapse(64, 10, metrics=metrics).cuda()
     features, labels = torch.randn(256, 64, device="cuda"), torch.arange(256, device="cuda") % 10
     metric.update(features, labels)
@@ -46,10 +47,10 @@ def test_class_sums_wait_for_nothing(
 
 
 @pytest.mark.bad_input
-def test_labels_out_of_range_are_told_at_the_end() -> None:
+def test_labels_out_of_range_are_reported_by_compute() -> None:
     metric = NeuralCollapse(4, 3).cuda()
     metric.update(torch.randn(3, 4, device="cuda"), torch.tensor([0, 1, 9], device="cuda"))
-    with pytest.raises(ValueError, match="1 of the samples had others"):
+    with pytest.raises(ValueError, match="got 1 other labels"):
         metric.compute()
 
 
@@ -66,8 +67,8 @@ def test_autocast_and_half_precision() -> None:
 
 
 @pytest.mark.parametrize("space", ["sphere", "raw"])
-def test_features_are_left_as_they_are(space: str) -> None:
-    """In float64 too, where nothing needs to be converted; with more classes than dimensions."""
+def test_features_are_not_modified(space: Space) -> None:
+    """Even in float64, which needs no conversion, and with more classes than dimensions."""
     features = torch.randn(120, 8, dtype=torch.float64, device="cuda") + 1
     labels, prototypes = torch.arange(120, device="cuda") % 12, torch.randn(12, 8, device="cuda")
     before = features.clone()

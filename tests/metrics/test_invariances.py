@@ -1,4 +1,8 @@
-"""What must not change a measurement: rotation, names of classes, order, batches, and the number of processes."""
+"""Invariance to rotation, scale, class order, sample order, batches and processes."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,29 +13,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchmetrics import MetricCollection
 
+from protosphere.geometry.class_statistics import Space
 from protosphere.metrics import NeuralCollapse, measure
-from support.clouds import cloud
+from support.clouds import STREAMING, Cloud, cloud
 
 clouds = st.builds(
     cloud,
     st.lists(st.integers(2, 12), min_size=3, max_size=6),
     st.integers(2, 9),
-    spread=st.sampled_from([1e-3, 0.3, 3.0]),
+    noise=st.sampled_from([1e-3, 0.3, 3.0]),
     offset=st.sampled_from([0.0, 3.0]),
     dtype=st.just(np.float64),
     seed=st.integers(0, 1000),
 )
-spaces = st.sampled_from(["sphere", "raw"])
+SPACES: list[Space] = ["sphere", "raw"]
+spaces = st.sampled_from(SPACES)
 
 
-def _same(one: dict, other: dict, tolerance: float = 1e-7) -> None:
+def _assert_same(one: dict, other: dict, tolerance: float = 1e-7) -> None:
     assert set(one) == set(other)
     for name, value in one.items():
         assert float(other[name]) == pytest.approx(float(value), rel=tolerance, abs=1e-11), name
 
 
 @given(clouds, spaces, st.integers(0, 1000))
-def test_rotation(samples, space: str, seed: int) -> None:
+def test_rotation(samples: Cloud, space: Space, seed: int) -> None:
     dim = samples.features.shape[1]
     rotation, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((dim, dim)))
     before = measure(
@@ -40,95 +46,113 @@ def test_rotation(samples, space: str, seed: int) -> None:
     after = measure(
         samples.features @ rotation, samples.labels, samples.prototypes @ rotation, space=space
     )
-    before.pop("nc4_agreement"), after.pop("nc4_agreement")  # A tie may fall to either side.
-    _same(before, after)
+    before.pop("nc4_agreement"), after.pop("nc4_agreement")  # Ties may break differently.
+    _assert_same(before, after)
 
 
 @given(clouds, spaces, st.randoms())
-def test_names_of_classes_and_order_of_samples(samples, space: str, random) -> None:
+def test_order_of_classes_and_samples(samples: Cloud, space: Space, random: Random) -> None:
     classes, count = len(samples.prototypes), len(samples.labels)
-    names, order = (np.array(random.sample(range(size), size)) for size in (classes, count))
+    class_order, order = (np.array(random.sample(range(size), size)) for size in (classes, count))
     prototypes = np.empty_like(samples.prototypes)
-    prototypes[names] = samples.prototypes
+    prototypes[class_order] = samples.prototypes
     before = measure(samples.features, samples.labels, samples.prototypes, space=space)
-    after = measure(samples.features[order], names[samples.labels][order], prototypes, space=space)
-    _same(before, after)
+    after = measure(
+        samples.features[order], class_order[samples.labels][order], prototypes, space=space
+    )
+    _assert_same(before, after)
 
 
 @given(clouds, spaces, st.lists(st.integers(0, 60), max_size=5), st.booleans())
-def test_batches_however_they_are_cut_and_merged(
-    samples, space: str, cuts: list[int], merged: bool
+def test_any_batches_and_merges(
+    samples: Cloud, space: Space, cuts: list[int], merged: bool
 ) -> None:
     features, labels, prototypes, _ = map(torch.from_numpy, samples)
     dim, classes = features.shape[1], len(prototypes)
     whole = NeuralCollapse(dim, classes, prototypes, space=space)
     whole.update(features, labels)
-    parts = NeuralCollapse(dim, classes, prototypes, space=space)
-    for part in torch.arange(len(labels)).tensor_split(sorted(cuts)):
-        target = NeuralCollapse(dim, classes, space=space) if merged else parts
-        target.update(features[part], labels[part])
+    total = NeuralCollapse(dim, classes, prototypes, space=space)
+    for batch in torch.arange(len(labels)).tensor_split(sorted(cuts)):
+        target = NeuralCollapse(dim, classes, space=space) if merged else total
+        target.update(features[batch], labels[batch])
         if merged:
-            parts.merge_state(target)
-    _same(whole.compute(), parts.compute())
+            total.merge_state(target)
+    _assert_same(whole.compute(), total.compute())
 
 
 @given(clouds, st.floats(0.01, 100))
-def test_the_sphere_does_not_know_lengths(samples, factor: float) -> None:
+def test_norms_do_not_matter_on_the_sphere(samples: Cloud, factor: float) -> None:
     prototypes = samples.prototypes.astype(float)
     before = measure(samples.features, samples.labels, prototypes)
-    lengths = factor * np.random.default_rng(0).uniform(0.1, 10, (len(samples.labels), 1))
-    after = measure(samples.features * lengths, samples.labels, factor * prototypes)
+    scales = factor * np.random.default_rng(0).uniform(0.1, 10, (len(samples.labels), 1))
+    after = measure(samples.features * scales, samples.labels, factor * prototypes)
     before.pop("nc4_agreement"), after.pop("nc4_agreement")
-    _same(before, after)
+    _assert_same(before, after)
 
 
-def _process(rank: int, world: int, address: str, results) -> None:
+def _run_process(rank: int, world_size: int, address: str, results) -> None:
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
-    results[rank] = {space: _shared(rank, world, space) for space in ("sphere", "raw")}
+    torch.distributed.init_process_group(
+        "gloo", init_method=address, rank=rank, world_size=world_size
+    )
+    results[rank] = {space: _compute_on_rank(rank, world_size, space) for space in SPACES}
     torch.distributed.destroy_process_group()
 
 
-def _shared(rank: int, world: int, space: str) -> tuple[dict, dict, dict, float]:
+def _compute_on_rank(rank: int, world_size: int, space: Space) -> dict[str, Any]:
     features, labels, prototypes, _ = map(torch.from_numpy, cloud([31, 8, 2, 40], 6, offset=3.0))
     metric = NeuralCollapse(6, 4, prototypes, space=space)
     pooled = NeuralCollapse(6, 4, prototypes, space=space, metrics=["nc1"])
-    if rank != 1 or world == 1:  # The second of several has seen nothing yet.
-        shares = [index for index in range(world) if index != 1 or world == 1]
-        own = torch.arange(len(labels)).tensor_split(len(shares))[shares.index(rank)]
-        for batch in own.split(9):
+    if rank != 1:  # The second process has no samples yet.
+        ranks = [index for index in range(world_size) if index != 1]
+        indices = torch.arange(len(labels)).tensor_split(len(ranks))[ranks.index(rank)]
+        for batch in indices.split(9):
             metric.update(features[batch], labels[batch])
             pooled.update(features[batch], labels[batch])
-    first = {name: float(value) for name, value in metric.compute().items()}
-    again = {name: float(value) for name, value in metric.compute().items()}
-    own = metric._statistics().counts.sum().item()
-    together = MetricCollection(
+    first = _floats(metric.compute())
+    second = _floats(metric.compute())
+    collection = MetricCollection(
         {name: NeuralCollapse(6, 4, prototypes, space=space) for name in "abc"}
     )
-    together.update(features[rank::world], labels[rank::world])
-    for name, value in together.compute().items():
+    collection.update(features[rank::world_size], labels[rank::world_size])
+    for name, value in collection.compute().items():
         assert float(value) == pytest.approx(first[name[2:]], rel=1e-9, abs=1e-11), name
-    return first, again, {name: float(value) for name, value in pooled.compute().items()}, own
+    coarse = NeuralCollapse(6, 4, metrics="cheap")
+    coarse.update(features[:4].to(torch.bfloat16 if rank else torch.float64), labels[:4])
+    coarse.sync()
+    return {
+        "first": first,
+        "second": second,
+        "pooled": _floats(pooled.compute()),
+        "local_count": metric.statistics.counts.sum().item(),
+        "input_eps": coarse.input_eps.item(),
+    }
+
+
+def _floats(values: dict[str, torch.Tensor]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items()}
 
 
 @pytest.mark.whole_program
 @pytest.mark.filterwarnings("ignore:The ``compute`` method")
-@pytest.mark.parametrize("world", [2, 4])
-def test_one_process_is_two_is_four(world: int, tmp_path) -> None:
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_any_number_of_processes(world_size: int, tmp_path: Path) -> None:
     samples = cloud([31, 8, 2, 40], 6, offset=3.0)
     with torch.multiprocessing.Manager() as manager:
-        results = manager.dict()
-        address = f"file://{tmp_path}/meet"
-        torch.multiprocessing.spawn(_process, (world, address, results), nprocs=world)
-        found = dict(results)
-    for space in ("sphere", "raw"):
-        expected = measure(samples.features, samples.labels, samples.prototypes, space=space)
-        del expected["nc4_agreement"]
-        own = [rank[space] for rank in found.values()]
-        assert sum(count for *_, count in own) == len(samples.labels), (
-            "local states come back after computing"
+        shared = manager.dict()
+        arguments = (world_size, f"file://{tmp_path}/store", shared)
+        torch.multiprocessing.spawn(_run_process, arguments, nprocs=world_size)
+        results = dict(shared)
+    for space in SPACES:
+        expected = measure(
+            samples.features, samples.labels, samples.prototypes, space=space, metrics=STREAMING
         )
-        for first, again, pooled, _ in own:
-            _same(expected, first, 1e-10)
-            assert first == again
-            assert pooled["nc1_trace"] == pytest.approx(expected["nc1_trace"], rel=1e-10)
+        ranks = [result[space] for result in results.values()]
+        # Local states are restored after compute().
+        assert sum(result["local_count"] for result in ranks) == len(samples.labels)
+        for result in ranks:
+            _assert_same(expected, result["first"], 1e-10)
+            assert result["first"] == result["second"]
+            trace = result["pooled"]["nc1_trace"]
+            assert trace == pytest.approx(expected["nc1_trace"], rel=1e-10)
+            assert result["input_eps"] == torch.finfo(torch.bfloat16).eps

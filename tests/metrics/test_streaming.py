@@ -8,7 +8,7 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 from protosphere.classifiers import CosineClassifier
-from protosphere.metrics import CHEAP, DEFINITIONS, NeuralCollapse, measure, streaming
+from protosphere.metrics import CHEAP, CATALOG, NeuralCollapse, measure, streaming
 
 DIM, CLASSES = 6, 4
 
@@ -34,8 +34,8 @@ def test_keys_are_stable_and_in_the_order_of_the_catalog(batch, prototypes) -> N
     metric = NeuralCollapse(DIM, CLASSES, prototypes)
     metric.update(*batch)
     first = list(metric.compute())
-    assert first == [name for name in DEFINITIONS if name in first]
-    assert set(DEFINITIONS) - set(first) == {"nc4_agreement", "bias_spread", "bias_offset"}
+    assert first == [name for name in CATALOG if name in first]
+    assert set(CATALOG) - set(first) == {"nc4_agreement", "bias_spread", "bias_offset"}
     metric.update(*batch)
     assert list(metric.compute()) == first
 

@@ -1,4 +1,4 @@
-"""At a simplex, at the best that a ReLU allows, and between them: closed forms and inequalities."""
+"""Closed forms: at neural collapse, and at the optimum of non-negative features."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from protosphere.geometry import simplex_etf
-from protosphere.metrics import DEFINITIONS, NeuralCollapse, at_collapse, attainable, measure
+from protosphere.metrics import CATALOG, NeuralCollapse, at_collapse, attainable, measure
 
 SIZES = [(2, 5), (3, 2), (4, 7), (10, 512), (100, 99)]
 
@@ -14,7 +14,7 @@ SIZES = [(2, 5), (3, 2), (4, 7), (10, 512), (100, 99)]
 def _measure(
     features: torch.Tensor, labels: torch.Tensor, prototypes: torch.Tensor
 ) -> dict[str, float]:
-    """Both ways, which must agree."""
+    """Measure stored and streamed, and check that both agree."""
     stored = measure(features, labels, prototypes)
     metric = NeuralCollapse(features.shape[1], len(prototypes), prototypes)
     metric.update(features, labels)
@@ -24,63 +24,63 @@ def _measure(
 
 
 @pytest.mark.parametrize(("classes", "dim"), SIZES)
-def test_collapse(classes: int, dim: int) -> None:
+def test_values_at_collapse(classes: int, dim: int) -> None:
     frame = simplex_etf(classes, dim).double()
     labels = torch.arange(4 * classes) % classes
-    found = _measure(3.7 * frame[labels], labels, frame)
-    absent = {"mir_published", "hdr_published", "bias_spread", "bias_offset"}
+    values = _measure(3.7 * frame[labels], labels, frame)
+    undefined = {"mir_published", "hdr_published", "bias_spread", "bias_offset"}
     if classes == 2:
-        absent |= {"mir", "hdr"}
-    assert set(found) == set(DEFINITIONS) - absent
-    for name, value in found.items():
+        undefined |= {"mir", "hdr"}
+    assert set(values) == set(CATALOG) - undefined
+    for name, value in values.items():
         assert value == pytest.approx(at_collapse(name, classes), abs=1e-10), name
         assert at_collapse(name, classes) == attainable(name, classes, dim), name
 
 
 @pytest.mark.parametrize(("classes", "dim"), [(3, 3), (10, 512), (100, 100)])
-def test_the_best_that_features_can_do_which_are_never_negative(classes: int, dim: int) -> None:
-    """Orthonormal class means, prototypes on the simplex nearest to them."""
+def test_attainable_values_of_non_negative_features(classes: int, dim: int) -> None:
+    """Orthonormal class means, and prototypes on the nearest simplex."""
     means = torch.eye(classes, dim, dtype=torch.float64)
     prototypes = means - means.mean(0)
     labels = torch.arange(4 * classes) % classes
-    found = _measure(2.0 * means[labels], labels, prototypes)
-    assert set(found) == set(DEFINITIONS) - {"bias_spread", "bias_offset"}
-    for name, value in found.items():
+    values = _measure(2.0 * means[labels], labels, prototypes)
+    assert set(values) == set(CATALOG) - {"bias_spread", "bias_offset"}
+    for name, value in values.items():
         assert value == pytest.approx(
             attainable(name, classes, dim, sign="non-negative"), abs=1e-10
         ), name
 
 
-def test_the_figures_of_the_paper() -> None:
+def test_values_printed_in_the_paper() -> None:
     for classes, alignment, hdr, mir in ((10, 0.103, 0.050, 0.952), (100, 0.010, 0.300, 0.997)):
         means = torch.eye(classes, 512, dtype=torch.float64)
         labels = torch.arange(2 * classes) % classes
-        found = measure(means[labels], labels, means - means.mean(0))
-        assert found["weight_class_alignment"] == pytest.approx(alignment, abs=5e-4)
-        assert found["hdr_published"] == pytest.approx(hdr, abs=5e-4)
-        assert found["mir_published"] == pytest.approx(mir, abs=5e-4)
-        assert found["hdr"] == pytest.approx(0, abs=1e-12)
+        values = measure(means[labels], labels, means - means.mean(0))
+        assert values["weight_class_alignment"] == pytest.approx(alignment, abs=5e-4)
+        assert values["hdr_published"] == pytest.approx(hdr, abs=5e-4)
+        assert values["mir_published"] == pytest.approx(mir, abs=5e-4)
+        assert values["hdr"] == pytest.approx(0, abs=1e-12)
     assert at_collapse("mir", 10) == pytest.approx(0.9524, abs=5e-5)
     assert at_collapse("mir", 100) == pytest.approx(0.9978, abs=5e-5)
 
 
-def test_attainable_where_there_is_no_simplex() -> None:
+def test_attainable_values_without_a_simplex() -> None:
     assert attainable("inter_effective_rank", 100, 64) == 64
     assert attainable("nc2_simplex", 100, 64) is None
     assert attainable("nc1_ratio", 100, 64) == 0
     assert attainable("weight_class_alignment", 100, 64, sign="non-negative") is None
-    # A regular pentagon: five directions that fill the plane evenly about its center.
+    # A regular pentagon: five evenly distributed directions in a plane.
     angles = torch.arange(5, dtype=torch.float64) * 2 * math.pi / 5
     pentagon = torch.stack([angles.cos(), angles.sin()], 1)
     labels = torch.arange(10) % 5
-    found = measure(pentagon[labels], labels, pentagon)
-    for name, value in found.items():
+    values = measure(pentagon[labels], labels, pentagon)
+    for name, value in values.items():
         best = attainable(name, 5, 2)
         assert best is None or value == pytest.approx(best, abs=1e-10), name
 
 
-def test_ranks_count_directions() -> None:
-    """Classes spread evenly along m axes have rank m, whatever the size of the spread."""
+def test_intra_rank_counts_directions() -> None:
+    """Classes with equal variance along m axes have rank m, whatever the variance."""
     for size in (1e-4, 1.0, 1e4):
         axes = torch.eye(3, 8, dtype=torch.float64)
         cross = torch.cat([axes, -axes]) * size
@@ -91,11 +91,11 @@ def test_ranks_count_directions() -> None:
         )
 
 
-def test_alignments_are_what_they_say_on_two_samples() -> None:
+def test_alignments_of_two_samples_per_class() -> None:
     features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
     prototypes = torch.tensor([[1.0, 1.0], [-1.0, -1.0]])
-    found = measure(features, torch.tensor([0, 0, 1, 1]), prototypes)
-    assert found["instance_alignment"] == pytest.approx(2)
-    assert found["weight_instance_alignment"] == pytest.approx(2 - math.sqrt(2))
-    assert found["weight_class_alignment"] == pytest.approx(0, abs=1e-12)
-    assert found["nc4_agreement"] == 1
+    values = measure(features, torch.tensor([0, 0, 1, 1]), prototypes)
+    assert values["instance_alignment"] == pytest.approx(2)
+    assert values["weight_instance_alignment"] == pytest.approx(2 - math.sqrt(2))
+    assert values["weight_class_alignment"] == pytest.approx(0, abs=1e-12)
+    assert values["nc4_agreement"] == 1

@@ -1,38 +1,36 @@
-"""The four questions and their answers; and the catalog that they rest on."""
+"""Graded answers to the four conditions of neural collapse."""
 
-import pytest
 import torch
 
 from protosphere.geometry import simplex_etf
-from protosphere.metrics import DEFINITIONS, collapse, examine
-from protosphere.metrics.catalog import select
+from protosphere.metrics import measure_detailed
 from protosphere.metrics.verdicts import verdicts
 
 
 def _answers(
     features: torch.Tensor, labels: torch.Tensor, prototypes: torch.Tensor | None
 ) -> list[str]:
-    found = examine(features, labels, prototypes)
+    result = measure_detailed(features, labels, prototypes)
     judged = verdicts(
-        found.values, found.absent, len(found.classes), features.shape[1], sign=found.sign
+        result.values, result.absent, len(result.classes), features.shape[1], sign=result.sign
     )
     assert [verdict.condition for verdict in judged] == ["NC1", "NC2", "NC3", "NC4"]
     return [verdict.answer for verdict in judged]
 
 
-def test_collapse_is_yes_four_times() -> None:
+def test_all_conditions_hold_at_collapse() -> None:
     frame = simplex_etf(6, 12)
     labels = torch.arange(60) % 6
     assert _answers(frame[labels], labels, frame) == ["yes"] * 4
     assert _answers(frame[labels], labels, None) == ["yes", "yes", "not measured", "not measured"]
 
 
-def test_noise_is_no() -> None:
+def test_no_condition_holds_for_noise() -> None:
     features, labels = torch.randn(600, 4), torch.arange(600) % 6
     assert _answers(features, labels, torch.randn(6, 4)) == ["no"] * 4
 
 
-def test_answers_move_with_the_spread() -> None:
+def test_answers_follow_the_within_class_variance() -> None:
     frame = simplex_etf(6, 12)
     labels = torch.arange(600) % 6
     noise = torch.randn(600, 12) / 12**0.5
@@ -42,64 +40,43 @@ def test_answers_move_with_the_spread() -> None:
     assert answers == ["yes", "nearly", "partly", "no"]
 
 
-def test_unequal_lengths_count_against_equal_separation() -> None:
+def test_unequal_norms_are_not_a_simplex() -> None:
     features = torch.diag(torch.tensor([1.0, 1.0, 1.0, 3.0])).repeat(3, 1)
-    found = examine(features, torch.arange(12) % 4, space="raw")
-    assert verdicts(found.values, found.absent, 4, 4)[1].answer == "no"
+    result = measure_detailed(features, torch.arange(12) % 4, space="raw")
+    assert verdicts(result.values, result.absent, 4, 4)[1].answer == "no"
 
 
-def test_small_cosines_of_many_random_classes_are_not_taken_for_a_simplex() -> None:
+def test_small_cosines_of_random_classes_are_not_a_simplex() -> None:
     labels = torch.arange(900) % 300
-    found = examine(torch.randn(300, 2048)[labels], labels)
-    assert found.values["nc2_simplex"] < 0.02
-    verdict = verdicts(found.values, found.absent, 300, 2048)[1]
+    result = measure_detailed(torch.randn(300, 2048)[labels], labels)
+    assert result.values["nc2_simplex"] < 0.02
+    verdict = verdicts(result.values, result.absent, 300, 2048)[1]
     assert verdict.answer == "partly"
-    assert "of 299 directions" in verdict.sentence
+    assert "effective rank is" in verdict.explanation
 
 
-def test_class_means_that_differ_by_chance_are_told() -> None:
+def test_class_means_that_differ_by_chance_are_recognized() -> None:
     labels = torch.arange(5000) % 10
-    found = examine(torch.randn(5000, 2048), labels)
-    verdict = verdicts(found.values, found.absent, 10, 2048, samples=5000)[1]
-    assert (verdict.answer, verdict.sentence) == (
+    result = measure_detailed(torch.randn(5000, 2048), labels)
+    verdict = verdicts(result.values, result.absent, 10, 2048, num_samples=5000)[1]
+    assert (verdict.answer, verdict.explanation) == (
         "no",
-        "class means differ hardly more than they would by chance",
+        "class means hardly differ more than expected by chance",
     )
-    found = examine(torch.randn(5000, 2048) + torch.randn(10, 2048)[labels] / 2, labels)
-    assert verdicts(found.values, found.absent, 10, 2048, samples=5000)[1].answer != "no"
+    result = measure_detailed(torch.randn(5000, 2048) + torch.randn(10, 2048)[labels] / 2, labels)
+    assert verdicts(result.values, result.absent, 10, 2048, num_samples=5000)[1].answer != "no"
 
 
-def test_sentences_say_what_cannot_be() -> None:
+def test_explanations_mention_what_is_impossible() -> None:
     labels = torch.arange(30) % 10
-    found = examine(torch.randn(30, 3), labels)
-    sentence = verdicts(found.values, found.absent, 10, 3)[1].sentence
-    assert "3 dimensions have no room for 10 classes at equal angles" in sentence
-    found = examine(torch.randn(30, 3), labels % 2)
+    result = measure_detailed(torch.randn(30, 3), labels)
+    explanation = verdicts(result.values, result.absent, 10, 3)[1].explanation
+    assert "10 classes cannot form a simplex in 3 dimensions" in explanation
+    result = measure_detailed(torch.randn(30, 3), labels % 2)
     assert (
-        verdicts(found.values, found.absent, 2, 3)[1].sentence
-        == "two class means always lie opposite each other"
+        verdicts(result.values, result.absent, 2, 3)[1].explanation
+        == "two centered class means are always opposite"
     )
-    assert verdicts({}, {"nc4_agreement": "it needs prototypes; none were given"}, 2, 3)[
+    assert verdicts({}, {"nc4_agreement": "requires prototypes, and none were given"}, 2, 3)[
         3
-    ].sentence.startswith("it needs")
-
-
-def test_every_metric_is_documented() -> None:
-    for name, definition in DEFINITIONS.items():
-        assert definition.formula, name
-        assert definition.reading, name
-        function = getattr(collapse, name.removesuffix("_weights"), None)
-        assert function is None or "At collapse" in function.__doc__, name
-
-
-@pytest.mark.bad_input
-def test_selection() -> None:
-    assert select("all") == tuple(DEFINITIONS)
-    assert select(["unc3", "nc1_ratio"]) == ("nc1_ratio", "unc3")
-    assert set(select("alignment")) == {
-        "instance_alignment",
-        "weight_class_alignment",
-        "weight_instance_alignment",
-    }
-    with pytest.raises(ValueError, match="got 'everything'"):
-        select("everything")
+    ].explanation.startswith("requires prototypes")

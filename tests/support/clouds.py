@@ -1,11 +1,19 @@
-"""Samples to measure: classes of many shapes and sizes."""
+"""Synthetic classes of many shapes and sizes to measure."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from protosphere.metrics import CATALOG
+from protosphere.metrics.definition import Sign
+
+# Metrics that NeuralCollapse supports: all but those that need a second pass over the samples.
+STREAMING = [name for name, row in CATALOG.items() if "samples" not in row.needs]
+
 
 class Cloud(NamedTuple):
+    """Samples of several classes and a head."""
+
     features: np.ndarray
     labels: np.ndarray
     prototypes: np.ndarray
@@ -16,22 +24,22 @@ def cloud(
     counts: list[int],
     dim: int,
     *,
-    spread: float = 0.5,
+    noise: float = 0.5,
     offset: float = 0.0,
     dtype: type = np.float32,
-    sign: str = "any",
+    sign: Sign = "any",
     seed: int = 0,
 ) -> Cloud:
-    """Classes of these sizes about random centers, each stretched in its own way; the samples are shuffled."""
+    """Return shuffled samples of classes with these sizes, random means and covariances."""
     rng = np.random.default_rng(seed)
     classes = len(counts)
-    centers = rng.standard_normal((classes, dim)) + offset
+    means = rng.standard_normal((classes, dim)) + offset
     labels = rng.permutation(np.repeat(np.arange(classes), counts))
-    stretch = np.exp(rng.standard_normal((classes, dim)))
-    features = centers[labels] + spread * stretch[labels] * rng.standard_normal((len(labels), dim))
+    scales = np.exp(rng.standard_normal((classes, dim)))
+    features = means[labels] + noise * scales[labels] * rng.standard_normal((len(labels), dim))
     if sign == "non-negative":
         features = np.maximum(features, 0)
-    prototypes = centers + 0.3 * rng.standard_normal((classes, dim))
+    prototypes = means + 0.3 * rng.standard_normal((classes, dim))
     return Cloud(
         features.astype(dtype),
         labels,
@@ -40,12 +48,12 @@ def cloud(
     )
 
 
-CLOUDS: dict[str, dict] = {
+CLOUDS: dict[str, dict[str, Any]] = {
     "more samples than dimensions": {"counts": [30, 30, 30, 30], "dim": 7},
     "more dimensions than samples": {"counts": [5, 5, 5], "dim": 40},
-    "uneven": {"counts": [2, 60, 7, 30, 9], "dim": 12},
+    "imbalanced": {"counts": [2, 60, 7, 30, 9], "dim": 12},
     "more classes than dimensions": {"counts": [6] * 15, "dim": 5},
-    "classes just fill the dimensions": {"counts": [6] * 6, "dim": 5},
+    "one more class than dimensions": {"counts": [6] * 6, "dim": 5},
     "two classes": {"counts": [9, 11], "dim": 6},
     "three classes": {"counts": [9, 11, 4], "dim": 6},
     "float64": {"counts": [8, 8, 8], "dim": 10, "dtype": np.float64},
@@ -55,8 +63,8 @@ CLOUDS: dict[str, dict] = {
     "nearly collapsed": {
         "counts": [20, 20, 20, 20],
         "dim": 10,
-        "spread": 1e-5,
+        "noise": 1e-5,
         "dtype": np.float64,
     },
-    "one dimension a class": {"counts": [4, 5], "dim": 2},
+    "as many dimensions as classes": {"counts": [4, 5], "dim": 2},
 }
