@@ -39,7 +39,7 @@ HEADS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.fixture(params=HEADS.values(), ids=HEADS.keys())
+@pytest.fixture(params=HEADS.values(), ids=list(HEADS))
 def create_head(request: pytest.FixtureRequest) -> Callable[[], Any]:
     create: Callable[[], Any] = request.param
     return create

@@ -11,7 +11,7 @@ from protosphere.classifiers import CosineClassifier, MeanClassifier, class_mean
 from protosphere.data.augmentation import Augmentation, AugmentationPolicy
 from protosphere.data.datasets import load_synthetic
 from protosphere.data.loaders import FeatureLoader, MemoryLoader
-from protosphere.data.splits import ImageSet
+from protosphere.data.splits import ImageSet, Split
 from protosphere.encoders import Encoder, create_backbone
 from protosphere.evaluation import collect_outputs, evaluate, fit_head
 from protosphere.metrics import measure
@@ -27,7 +27,8 @@ def create_objective(num_classes: int = NUM_CLASSES) -> Objective:
     return Objective(encoder, head, lambda features, *_: features.sum())
 
 
-def create_loader(split: ImageSet) -> MemoryLoader:
+def create_loader(split: Split) -> MemoryLoader:
+    assert isinstance(split, ImageSet)
     policy = AugmentationPolicy(size=8)
     return MemoryLoader(split, Augmentation(policy, *split.channel_statistics()))
 

@@ -8,6 +8,7 @@ from protosphere.classifiers import CosineClassifier
 from protosphere.data.augmentation import Augmentation, AugmentationPolicy
 from protosphere.data.datasets import load_synthetic
 from protosphere.data.loaders import MemoryLoader
+from protosphere.data.splits import ImageSet
 from protosphere.encoders import Encoder, create_backbone
 from protosphere.evaluation import collect_outputs, encode, evaluation_mode, iterate_outputs
 from protosphere.training import Objective
@@ -22,6 +23,7 @@ def objective() -> Objective:
 @pytest.fixture
 def loader() -> MemoryLoader:
     split = load_synthetic(num_classes=5, num_samples=43, image_size=8).train
+    assert isinstance(split, ImageSet)
     policy = AugmentationPolicy(size=8)
     return MemoryLoader(split, Augmentation(policy, *split.channel_statistics()))
 
@@ -74,7 +76,7 @@ def test_every_submodule_returns_to_its_own_mode(
 ) -> None:
     """A frozen backbone in evaluation mode must not be put into training mode afterwards."""
     objective.train()
-    objective.encoder.backbone.eval()  # type: ignore[union-attr, operator]
+    objective.encoder.backbone.eval()
     modes = [module.training for module in objective.modules()]
     collect_outputs(objective, loader)
     assert [module.training for module in objective.modules()] == modes

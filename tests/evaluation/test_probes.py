@@ -1,6 +1,7 @@
 """Probes: each against its definition, what it costs, and an objective that stays unchanged."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -14,9 +15,16 @@ from protosphere.classifiers import CosineClassifier, LinearClassifier, MeanClas
 from protosphere.data.augmentation import Augmentation, AugmentationPolicy, PaddedCrop
 from protosphere.data.datasets import load_digits
 from protosphere.data.loaders import FeatureLoader, MemoryLoader
+from protosphere.data.splits import ImageSet
 from protosphere.encoders import Encoder, create_backbone
 from protosphere.evaluation import LabeledFeatures, collect_outputs
-from protosphere.evaluation.probes import PROBES, NearestNeighbors, run_probes, train_head
+from protosphere.evaluation.probes import (
+    PROBES,
+    NearestNeighbors,
+    ProbeName,
+    run_probes,
+    train_head,
+)
 from protosphere.losses import CrossEntropyLoss, NormFaceLoss
 from protosphere.training import SGD, Objective, Schedule, TrainConfig
 
@@ -35,8 +43,8 @@ NUM_PASSES = {
     "cached_linear": 1,
     "knn": 1,
 }
-WITH_WEIGHTS = ("class_means", "linear", "normalized", "cached_linear")
-ON_BOTH = ("class_means", "cached_linear", "knn")
+WITH_WEIGHTS: tuple[ProbeName, ...] = ("class_means", "linear", "normalized", "cached_linear")
+ON_BOTH: tuple[ProbeName, ...] = ("class_means", "cached_linear", "knn")
 TRAINED = ("linear", "normalized", "cached_linear")
 Loaders = tuple[MemoryLoader, MemoryLoader]
 
@@ -60,7 +68,10 @@ def loaders() -> Loaders:
     dataset = load_digits()
     policy = AugmentationPolicy(size=8, crop=PaddedCrop(padding=1), hflip=0.0)
     augmentation = Augmentation(policy, mean=(0.0,), std=(1.0,))
-    return MemoryLoader(dataset.train, augmentation), MemoryLoader(dataset.test, augmentation)
+    train, test = dataset.train, dataset.test
+    assert isinstance(train, ImageSet)
+    assert isinstance(test, ImageSet)
+    return MemoryLoader(train, augmentation), MemoryLoader(test, augmentation)
 
 
 def test_every_probe(objective: Objective, loaders: Loaders) -> None:
@@ -233,24 +244,21 @@ def test_near_neighbors_have_more_weight() -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "loss"),
-    [(LinearClassifier, CrossEntropyLoss()), (CosineClassifier, NormFaceLoss())],
+    ("create_head", "loss"),
+    [
+        (partial(LinearClassifier, 32, 20), CrossEntropyLoss()),
+        (partial(CosineClassifier, 32, 20), NormFaceLoss()),
+    ],
     ids=["linear", "cosine"],
 )
 def test_precision_does_not_affect_a_head_on_features(
-    head: type[LinearClassifier | CosineClassifier], loss: nn.Module
+    create_head: Callable[[], CosineClassifier], loss: nn.Module
 ) -> None:
     """bf16 is the precision of the encoder; features that are computed already are not rounded."""
     labels = torch.arange(600) % 20
     loader = FeatureLoader(torch.randn(20, 32)[labels] + torch.randn(600, 32), labels)
-    one, other = (
-        train_head(
-            nn.Identity(),
-            loader,
-            partial(head, 32, 20),
-            loss,
-            replace(CONFIG, precision=precision),
-        )
+    exact, rounded = (
+        train_head(nn.Identity(), loader, create_head, loss, replace(CONFIG, precision=precision))
         for precision in ("fp32", "bf16")
     )
-    torch.testing.assert_close(one.prototypes, other.prototypes, rtol=0, atol=1e-5)
+    torch.testing.assert_close(exact.prototypes, rounded.prototypes, rtol=0, atol=1e-5)
