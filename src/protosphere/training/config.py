@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ def _check_weight_decay(value: float) -> None:
         raise ValueError(f"weight_decay must be a number of at least 0, got {value}")
 
 
+@runtime_checkable
 class OptimizerConfig(Protocol):
     """What an optimizer of :class:`TrainConfig` must have; :class:`SGD` and :class:`AdamW` do."""
 

@@ -1,12 +1,16 @@
 """The objective: an encoder, a head and a loss as one module."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-from protosphere.classifiers.protocol import Head
+if TYPE_CHECKING:
+    from protosphere.classifiers.protocol import Head
+else:
+    # Run-time type checkers cannot look for parameters in a protocol, but for a module they can.
+    Head = nn.Module
 
 Loss: TypeAlias = Callable[..., Tensor]
 

@@ -1,6 +1,6 @@
 """The training step: forward, backward and update, run eagerly or with a compiled loss."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from protosphere.training.ema import ExponentialMovingAverage
 from protosphere.training.objective import Objective
 
 
+@runtime_checkable
 class Step(Protocol):
     """A training step, which owns the optimizer and the average of the weights."""
 
