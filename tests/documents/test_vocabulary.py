@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer
 
@@ -147,7 +146,7 @@ def test_recipe_keys() -> None:
     assert not {key: word for key in keys if (word := _complaint(key))}
 
 
-def _options(command: click.Command) -> Iterator[str]:
+def _options(command: Any) -> Iterator[str]:
     for parameter in command.params:
         yield str(parameter.name)
         yield from (option.strip("-").replace("-", "_") for option in parameter.opts)

@@ -18,7 +18,9 @@ def read(page: str) -> str:
 
 def blocks(page: str, language: str) -> list[str]:
     """Return the fenced code blocks of a page in a language ("" for shell commands)."""
-    return re.findall(rf"^```{language}\n(.*?)^```", read(page), flags=re.DOTALL | re.MULTILINE)
+    # Opening and closing fences alternate, so all blocks are matched, whatever their language.
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", read(page), flags=re.DOTALL | re.MULTILINE)
+    return [code for name, code in fenced if name == language]
 
 
 def links(page: str) -> list[str]:
