@@ -4,9 +4,9 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from support.images import write_image
 
 from protosphere.data.folders import ImageFiles, load_folder
+from support.images import write_image
 
 COUNTS = {"train": {"ant": 4, "bee": 5, "cat": 2}, "val": {"ant": 1, "bee": 2, "cat": 1}}
 

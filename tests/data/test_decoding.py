@@ -1,6 +1,7 @@
 """Decoding: any mode as RGB, camera orientation, 16 bits, and messages for unreadable files."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def decode(path: Path, channels: int = 3) -> Tensor:
 def test_color_modes_are_read_as_rgb(mode: str, tolerance: float, tmp_path: Path) -> None:
     image = Image.fromarray(np.full((20, 30, 3), (200, 40, 90), np.uint8))
     path = tmp_path / ("image.jpg" if mode == "CMYK" else "image.png")
-    options = {"transparency": bytes(range(256))} if mode == "P, alpha" else {}
+    options: dict[str, Any] = {"transparency": bytes(range(256))} if mode == "P, alpha" else {}
     image.convert(mode.split(",", maxsplit=1)[0]).save(path, **options)
     pixels = decode(path)
     assert pixels.shape == (3, 20, 30)

@@ -184,7 +184,7 @@ def test_file_names_that_are_not_utf8(image_folder: Path) -> None:
     before = load_folder(image_folder)[0].fingerprint()
     source = image_folder / "train/ant/0.JPEG"
     for name in (b"\xff.png", b"\xfe.png"):
-        shutil.copy(source, os.fsencode(source.parent) + b"/" + name)
+        shutil.copy(os.fsencode(source), os.fsencode(source.parent) + b"/" + name)
     train, _ = load_folder(image_folder)
     assert len(train) == 13
     fingerprint = train.fingerprint()

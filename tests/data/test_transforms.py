@@ -114,7 +114,8 @@ def test_color_jitter_in_any_order() -> None:
     images = _images()
     factors = [2 * torch.rand(len(images)) for _ in range(3)] + [torch.rand(len(images)) - 0.5]
     order = torch.rand(len(images), 4).argsort(1)
-    found = transforms.color_jitter(images, *factors, order)
+    brightness, contrast, saturation, hue = factors
+    found = transforms.color_jitter(images, brightness, contrast, saturation, hue, order)
     operations = [tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue]
     for index, result in enumerate(found):
         expected = images[index]
