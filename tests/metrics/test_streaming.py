@@ -1,4 +1,4 @@
-"""``NeuralCollapse`` as people use it: collections, training loops, inference mode, autocast, budgets, prototypes."""
+"""``NeuralCollapse`` in collections, training loops, inference mode and autocast; bad input."""
 
 import copy
 
@@ -8,13 +8,15 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 from protosphere.classifiers import CosineClassifier
-from protosphere.metrics import CHEAP, CATALOG, NeuralCollapse, measure, streaming
+from protosphere.metrics import CATALOG, CHEAP, NeuralCollapse, measure, streaming
+from support.clouds import STREAMING
 
 DIM, CLASSES = 6, 4
+Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 @pytest.fixture
-def batch() -> tuple[torch.Tensor, torch.Tensor]:
+def batch() -> Batch:
     return torch.randn(40, DIM) + 1, torch.arange(40) % CLASSES
 
 
@@ -23,14 +25,14 @@ def prototypes() -> torch.Tensor:
     return torch.randn(CLASSES, DIM)
 
 
-def _equal(one: dict, other: dict) -> None:
+def _assert_equal(one: dict, other: dict) -> None:
     assert set(one) == set(other)
     assert all(
         float(one[name]) == pytest.approx(float(other[name]), rel=1e-9, abs=1e-12) for name in one
     )
 
 
-def test_keys_are_stable_and_in_the_order_of_the_catalog(batch, prototypes) -> None:
+def test_metrics_come_in_the_order_of_the_catalog(batch: Batch, prototypes: torch.Tensor) -> None:
     metric = NeuralCollapse(DIM, CLASSES, prototypes)
     metric.update(*batch)
     first = list(metric.compute())
@@ -40,13 +42,15 @@ def test_keys_are_stable_and_in_the_order_of_the_catalog(batch, prototypes) -> N
     assert list(metric.compute()) == first
 
 
-def test_what_is_kept_is_what_is_asked_for(batch, prototypes) -> None:
+def test_the_state_is_as_small_as_the_selected_metrics_allow(
+    batch: Batch, prototypes: torch.Tensor
+) -> None:
     sizes = {}
     for asked in ("cheap", ["nc1"], "all", "nc2_simplex"):
         metric = NeuralCollapse(DIM, CLASSES, prototypes, metrics=asked)
         metric.update(*batch)
         assert set(metric.compute()) <= set(metric.names)
-        assert not metric.waiting_features, "what was put by has been added"
+        assert not metric.buffered_features, "compute() must flush the buffer"
         states = [getattr(metric, name) for name in metric._defaults]
         sizes[str(asked)] = sum(
             part.numel()
@@ -60,7 +64,7 @@ def test_what_is_kept_is_what_is_asked_for(batch, prototypes) -> None:
     assert {"nc1_ratio", "cdnv", "weight_instance_alignment", "nc2_gram", "mir"} <= set(CHEAP)
 
 
-def test_prototypes_of_the_moment_count(batch) -> None:
+def test_prototypes_are_read_at_compute(batch: Batch) -> None:
     head = CosineClassifier(DIM, CLASSES)
     held = NeuralCollapse(DIM, CLASSES, head.prototypes)
     called = NeuralCollapse(DIM, CLASSES, lambda: head.prototypes)
@@ -68,19 +72,18 @@ def test_prototypes_of_the_moment_count(batch) -> None:
     given = NeuralCollapse(DIM, CLASSES)
     for metric in (held, called, cloned, given):
         metric.update(*batch)
-    assert not list(held.parameters()), "the head's parameters are the head's"
+    assert not list(held.parameters()), "the prototypes belong to the head"
     with torch.no_grad():
         head.prototypes.copy_(torch.randn(CLASSES, DIM))
-    expected = measure(*batch, head.prototypes)
-    del expected["nc4_agreement"]
+    expected = measure(*batch, head.prototypes, metrics=STREAMING)
     for metric in (held, called, cloned):
-        _equal(expected, metric.compute())
-    _equal(expected, given.compute(prototypes=head.prototypes))
+        _assert_equal(expected, metric.compute())
+    _assert_equal(expected, given.compute(prototypes=head.prototypes))
     assert "weight_class_alignment" not in given.compute()
-    assert given.absent["weight_class_alignment"] == "it needs prototypes; none were given"
+    assert given.absent["weight_class_alignment"] == "requires prototypes, and none were given"
 
 
-def test_in_a_collection_with_others(batch, prototypes) -> None:
+def test_metric_collection(batch: Batch, prototypes: torch.Tensor) -> None:
     collection = MetricCollection(
         {
             "sphere": NeuralCollapse(DIM, CLASSES, prototypes),
@@ -89,29 +92,28 @@ def test_in_a_collection_with_others(batch, prototypes) -> None:
             "nc2": NeuralCollapse(DIM, CLASSES, prototypes, metrics="nc2"),
         }
     )
-    # Unit features at first: the spaces must not be taken for one because their states agree then.
+    # Unit features first: both spaces then have the same state but must not be merged.
     unit = torch.nn.functional.normalize(batch[0].double())
     for features in (unit, batch[0].double()):
         collection.update(features, batch[1])
-    found = collection.compute()
+    values = collection.compute()
     everything = torch.cat([unit, batch[0].double()]), batch[1].repeat(2)
     for space in ("sphere", "raw"):
-        expected = measure(*everything, prototypes, space=space)
-        del expected["nc4_agreement"]
-        _equal(
+        expected = measure(*everything, prototypes, space=space, metrics=STREAMING)
+        _assert_equal(
             {
-                name.removeprefix(f"{space}_"): found[name]
-                for name in found
+                name.removeprefix(f"{space}_"): values[name]
+                for name in values
                 if name.startswith(f"{space}_")
             },
             expected,
         )
-    assert float(found["cheap_cdnv"]) == pytest.approx(float(found["sphere_cdnv"]), rel=1e-12)
+    assert float(values["cheap_cdnv"]) == pytest.approx(float(values["sphere_cdnv"]), rel=1e-12)
     collection.reset()
     assert collection["sphere"].counts.sum() == 0
 
 
-def test_in_a_collection_reset_in_inference_mode(batch, prototypes) -> None:
+def test_metric_collection_reset_in_inference_mode(batch: Batch, prototypes: torch.Tensor) -> None:
     collection = MetricCollection(
         {name: NeuralCollapse(DIM, CLASSES, prototypes) for name in "abc"}
     )
@@ -120,11 +122,13 @@ def test_in_a_collection_reset_in_inference_mode(batch, prototypes) -> None:
     with torch.inference_mode():
         collection.reset()
         collection.update(*batch)
-        _equal(collection.compute(), expected)
+        _assert_equal(collection.compute(), expected)
     assert len(expected) == 3 * 26
 
 
-def test_a_collection_tells_metrics_that_ignore_different_labels_apart(batch, prototypes) -> None:
+def test_metric_collection_with_different_ignore_index(
+    batch: Batch, prototypes: torch.Tensor
+) -> None:
     collection = MetricCollection(
         {"all": NeuralCollapse(DIM, CLASSES), "some": NeuralCollapse(DIM, CLASSES, ignore_index=0)}
     )
@@ -136,7 +140,7 @@ def test_a_collection_tells_metrics_that_ignore_different_labels_apart(batch, pr
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32])
-def test_labels_of_any_whole_dtype(dtype: torch.dtype) -> None:
+def test_labels_of_any_integer_dtype(dtype: torch.dtype) -> None:
     classes = 128 if dtype == torch.int8 else 200
     labels = torch.arange(5 * classes) % classes
     metric = NeuralCollapse(4, classes, metrics="cheap")
@@ -145,8 +149,8 @@ def test_labels_of_any_whole_dtype(dtype: torch.dtype) -> None:
     assert torch.equal(metric.counts, torch.full((classes,), 5.0, dtype=torch.float64))
 
 
-def test_beside_an_accuracy_in_a_training_module(batch) -> None:
-    """As a Lightning module has it: metrics as attributes, moved with the module, not in its state dict."""
+def test_metric_as_an_attribute_of_a_module(batch: Batch) -> None:
+    """The metric moves with the module, stays in float64 and adds nothing to its state dict."""
 
     class Module(torch.nn.Module):
         def __init__(self) -> None:
@@ -160,38 +164,37 @@ def test_beside_an_accuracy_in_a_training_module(batch) -> None:
     module.collapse.set_dtype(torch.float32)
     features = module.encoder(batch[0])
     module.collapse.update(features, batch[1])
-    expected = measure(features.detach(), batch[1], module.head.prototypes.detach())
-    del expected["nc4_agreement"]
-    _equal(module.collapse.compute(), expected)
+    expected = measure(
+        features.detach(), batch[1], module.head.prototypes.detach(), metrics=STREAMING
+    )
+    _assert_equal(module.collapse.compute(), expected)
     assert {name.split(".")[0] for name in module.state_dict()} == {"encoder", "head"}
     assert module.collapse.means.dtype == torch.float64
 
 
-@pytest.mark.parametrize("put_by", [1, 50, 10**6])
-def test_samples_that_are_put_by_are_copies_and_all_come_in(
-    put_by: int, prototypes, monkeypatch
+@pytest.mark.parametrize("buffer_size", [1, 50, 10**6])
+def test_buffered_samples_are_copied_and_all_are_counted(
+    buffer_size: int, prototypes: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "_PUT_BY", put_by)
+    monkeypatch.setattr(streaming, "_BUFFER_SIZE", buffer_size)
     metric = NeuralCollapse(DIM, CLASSES, prototypes)
     features, labels = torch.randn(120, DIM), torch.arange(120) % CLASSES
     buffers = torch.empty(40, DIM), torch.empty(40, dtype=torch.long)
-    for part in torch.arange(120).split(40):
-        buffers[0].copy_(
-            features[part]
-        )  # As a captured graph has it: each batch overwrites the last.
-        buffers[1].copy_(labels[part])
+    for indices in torch.arange(120).split(40):
+        # As with CUDA graphs, each batch overwrites the previous one.
+        buffers[0].copy_(features[indices])
+        buffers[1].copy_(labels[indices])
         metric.update(*buffers)
     metric.update(features[:8].bfloat16(), labels[:8])
     metric.update(features[8:16].double(), labels[8:16])
-    assert metric.resolution <= torch.finfo(torch.bfloat16).eps
+    assert metric.input_eps <= torch.finfo(torch.bfloat16).eps
     everything = torch.cat([features, features[:8].bfloat16().float(), features[8:16]])
-    expected = measure(everything, torch.cat([labels, labels[:16]]), prototypes)
-    del expected["nc4_agreement"]
-    _equal(metric.compute(), expected)
-    assert metric.resolution == torch.finfo(torch.bfloat16).eps
+    expected = measure(everything, torch.cat([labels, labels[:16]]), prototypes, metrics=STREAMING)
+    _assert_equal(metric.compute(), expected)
+    assert metric.input_eps == torch.finfo(torch.bfloat16).eps
 
 
-def test_in_and_out_of_inference_mode(batch, prototypes) -> None:
+def test_inside_and_outside_of_inference_mode(batch: Batch, prototypes: torch.Tensor) -> None:
     metric = NeuralCollapse(DIM, CLASSES, prototypes)
     with torch.inference_mode():
         metric.update(*batch)
@@ -202,74 +205,71 @@ def test_in_and_out_of_inference_mode(batch, prototypes) -> None:
     with torch.inference_mode():
         metric.update(*batch)
         inside = metric.compute()
-    expected = measure(batch[0].repeat(3, 1), batch[1].repeat(3), prototypes)
-    del expected["nc4_agreement"]
-    _equal(inside, expected)
-    _equal(metric.compute(), expected)
+    expected = measure(batch[0].repeat(3, 1), batch[1].repeat(3), prototypes, metrics=STREAMING)
+    _assert_equal(inside, expected)
+    _assert_equal(metric.compute(), expected)
 
 
-def test_under_autocast(batch, prototypes) -> None:
+def test_under_autocast(batch: Batch, prototypes: torch.Tensor) -> None:
     encoder = torch.nn.Linear(DIM, DIM)
     metric = NeuralCollapse(DIM, CLASSES, prototypes)
     with torch.autocast("cpu", torch.bfloat16):
         features = encoder(batch[0])
         assert features.dtype == torch.bfloat16
         metric.update(features, batch[1])
-        found = metric.compute()
-    expected = measure(features.detach().float(), batch[1], prototypes)
-    del expected["nc4_agreement"]
-    _equal(found, expected)
+        values = metric.compute()
+    expected = measure(features.detach().float(), batch[1], prototypes, metrics=STREAMING)
+    _assert_equal(values, expected)
 
 
-def test_forward_gives_the_batch_and_keeps_the_whole(batch, prototypes) -> None:
+def test_forward_returns_the_batch_values_and_accumulates(
+    batch: Batch, prototypes: torch.Tensor
+) -> None:
     metric = NeuralCollapse(DIM, CLASSES, prototypes)
     other = torch.randn(24, DIM), torch.arange(24) % CLASSES
     metric.update(*batch)
     of_batch = metric(*other)
-    for found, samples in (
+    for values, samples in (
         (of_batch, other),
         (metric.compute(), tuple(map(torch.cat, zip(batch, other, strict=True)))),
     ):
-        expected = measure(*samples, prototypes)
-        del expected["nc4_agreement"]
-        _equal(found, expected)
+        expected = measure(*samples, prototypes, metrics=STREAMING)
+        _assert_equal(values, expected)
 
 
-def test_ignored_samples_are_as_if_they_were_not_there(batch, prototypes) -> None:
+def test_ignored_samples_do_not_change_the_values(batch: Batch, prototypes: torch.Tensor) -> None:
     features, labels = batch
     ignored = labels.clone()
     ignored[::3] = -100
-    poisoned = features.clone()
-    poisoned[::3] = torch.nan
+    with_nan = features.clone()
+    with_nan[::3] = torch.nan
     metric = NeuralCollapse(DIM, CLASSES, prototypes)
-    for part in torch.arange(40).split(8):
-        metric.update(poisoned[part], ignored[part])
-    metric.update(poisoned[::3], ignored[::3])
+    for indices in torch.arange(40).split(8):
+        metric.update(with_nan[indices], ignored[indices])
+    metric.update(with_nan[::3], ignored[::3])
     kept = ignored != -100
-    expected = measure(features[kept], labels[kept], prototypes)
-    del expected["nc4_agreement"]
-    _equal(metric.compute(), expected)
+    expected = measure(features[kept], labels[kept], prototypes, metrics=STREAMING)
+    _assert_equal(metric.compute(), expected)
 
 
-def test_no_gradient_flows(batch, prototypes) -> None:
+def test_no_gradient_flows(batch: Batch, prototypes: torch.Tensor) -> None:
     features = batch[0].requires_grad_()
     metric = NeuralCollapse(DIM, CLASSES, prototypes.requires_grad_())
     metric.update(features, batch[1])
     assert not any(value.requires_grad for value in metric.compute().values())
 
 
-def test_copies_are_independent(batch, prototypes) -> None:
+def test_copies_are_independent(batch: Batch, prototypes: torch.Tensor) -> None:
     metric = NeuralCollapse(DIM, CLASSES, prototypes)
     metric.update(*batch)
     other = copy.deepcopy(metric)
     other.update(torch.randn(8, DIM), torch.arange(8) % CLASSES)
-    expected = measure(*batch, prototypes)
-    del expected["nc4_agreement"]
-    _equal(metric.compute(), expected)
+    expected = measure(*batch, prototypes, metrics=STREAMING)
+    _assert_equal(metric.compute(), expected)
 
 
 @pytest.mark.filterwarnings("ignore:The ``compute`` method")
-def test_before_any_sample_only_the_prototypes_are_known(prototypes) -> None:
+def test_compute_without_samples(prototypes: torch.Tensor) -> None:
     metric = NeuralCollapse(DIM, CLASSES, prototypes)
     assert all("weights" in name for name in metric.compute())
     metric.update(torch.empty(0, DIM), torch.empty(0, dtype=torch.long))
@@ -277,11 +277,47 @@ def test_before_any_sample_only_the_prototypes_are_known(prototypes) -> None:
     assert NeuralCollapse(DIM, CLASSES, classes="present").compute() == {}
 
 
+def test_statistics_include_buffered_samples(batch: Batch) -> None:
+    features, labels = batch
+    metric = NeuralCollapse(DIM, CLASSES, space="raw", metrics="cheap")
+    metric.update(features, labels)
+    assert metric.buffered_labels
+    statistics = metric.statistics
+    expected = torch.stack([features[labels == c].double().mean(0) for c in range(CLASSES)])
+    torch.testing.assert_close(statistics.means, expected)
+    assert statistics.counts.tolist() == [10] * CLASSES
+    assert not metric.buffered_labels
+    metric.update(features, labels)
+    assert metric.statistics.counts.sum() == 80
+    metric.reset()
+    assert metric.statistics.counts.sum() == 0
+
+
+def test_merging_metrics_keeps_the_coarsest_input_eps(batch: Batch) -> None:
+    features, labels = batch
+    metric = NeuralCollapse(DIM, CLASSES, metrics="cheap")
+    other = NeuralCollapse(DIM, CLASSES, metrics="cheap")
+    metric.update(features.double(), labels)
+    other.update(features.bfloat16(), labels)
+    metric.merge_state(other)
+    assert metric.input_eps == torch.finfo(torch.bfloat16).eps
+    assert metric.counts.sum() == 80
+
+
+def test_repr_shows_the_arguments(prototypes: torch.Tensor) -> None:
+    metric = NeuralCollapse(DIM, CLASSES, prototypes, metrics=["nc1", "cdnv"], classes="present")
+    assert repr(metric) == (
+        "NeuralCollapse(dim=6, num_classes=4, prototypes=<4 × 6 tensor>, bias=None, "
+        "space='sphere', metrics=['nc1', 'cdnv'], classes='present', ignore_index=-100)"
+    )
+    assert "prototypes=<function>" in repr(NeuralCollapse(DIM, CLASSES, lambda: prototypes))
+
+
 @pytest.mark.bad_input
-def test_the_memory_budget() -> None:
+def test_memory_budget() -> None:
     with pytest.raises(
         ValueError,
-        match=r"1000 classes in 2048 dimensions must keep 16.6 GiB, .* got 4.0 GiB. Raise it",
+        match=r"1000 classes in 2048 dimensions requires memory_budget ≥ 16.6 GiB, got 4.0 GiB",
     ):
         NeuralCollapse(2048, 1000)
     NeuralCollapse(2048, 1000, metrics="cheap")
@@ -295,21 +331,21 @@ def test_the_memory_budget() -> None:
         (
             torch.ones(3, 5),
             torch.arange(3),
-            r"features must be a floating matrix \(samples, 6\); got \(3, 5\)",
+            r"features must have shape \(samples, 6\), got \(3, 5\)",
         ),
-        (torch.ones(3, 6, dtype=torch.long), torch.arange(3), "features must be a floating matrix"),
+        (torch.ones(3, 6, dtype=torch.long), torch.arange(3), "features must be float16"),
         (
             torch.ones(3, 6),
             torch.arange(4),
-            r"labels must hold one class index per sample, shape \(3,\); got \(4,\)",
+            r"labels must hold one class index per sample, shape \(3,\), got \(4,\)",
         ),
-        (torch.ones(3, 6), torch.ones(3), "labels must hold one class index per sample"),
+        (torch.ones(3, 6), torch.ones(3), "labels must be integer class indices, got .*float32"),
         (
             torch.ones(3, 6),
             torch.tensor([0, 1, 4]),
-            r"labels must lie in 0..3 or be ignore_index=-100; 1 of the",
+            "labels must be between 0 and 3 or ignore_index=-100, got 1 other label$",
         ),
-        (torch.ones(3, 6), torch.tensor([-1, 1, 4]), "2 of the samples had others"),
+        (torch.ones(3, 6), torch.tensor([-1, 1, 4]), "got 2 other labels"),
     ],
 )
 def test_bad_batches(features: torch.Tensor, labels: torch.Tensor, message: str) -> None:
@@ -318,26 +354,33 @@ def test_bad_batches(features: torch.Tensor, labels: torch.Tensor, message: str)
 
 
 @pytest.mark.bad_input
-def test_bad_arguments(batch) -> None:
+def test_bad_arguments(batch: Batch) -> None:
     for options, message in (
-        ({"dim": 0}, "needs dim ≥ 1 and num_classes ≥ 2; got dim=0"),
+        ({"dim": 0}, "dim must be an integer of at least 1, got 0"),
         ({"space": "cube"}, "space must be"),
-        ({"classes": "most"}, "classes 'all' or 'present'"),
-        ({"metrics": "nc9"}, "got 'nc9'"),
-        ({"bias": torch.zeros(CLASSES)}, "a bias must come with space='raw'"),
+        ({"classes": "most"}, "classes must be 'all' or 'present', got 'most'"),
+        ({"num_classes": True}, "num_classes must be an integer of at least 2, got True"),
+        ({"num_classes": -2}, "num_classes must be an integer of at least 2, got -2"),
+        ({"metrics": "nc9"}, "got 'nc9'; did you mean"),
+        ({"metrics": []}, "metrics must name at least one metric"),
+        ({"metrics": ["nc4_agreement"]}, "second pass over the samples, got .*use measure"),
+        ({"bias": torch.zeros(CLASSES)}, "bias requires space='raw'"),
     ):
         with pytest.raises(ValueError, match=message):
             NeuralCollapse(**({"dim": DIM, "num_classes": CLASSES} | options))
     metric = NeuralCollapse(DIM, CLASSES)
     metric.update(*batch)
-    with pytest.raises(ValueError, match=r"prototypes must have shape \(4, 6\); got \(4, 5\)"):
+    with pytest.raises(ValueError, match=r"prototypes must have shape \(4, 6\), got \(4, 5\)"):
         metric.compute(prototypes=torch.ones(4, 5))
-    for prototypes in (torch.full((4, 6), torch.nan), torch.ones(4, 6, dtype=torch.long)):
-        with pytest.raises(ValueError, match="prototypes must be finite floating numbers"):
-            metric.compute(prototypes=prototypes)
-    with pytest.raises(ValueError, match="a bias must come with space='raw'"):
+    with pytest.raises(ValueError, match="prototypes must be finite, got NaN or infinity"):
+        metric.compute(prototypes=torch.full((4, 6), torch.nan))
+    with pytest.raises(ValueError, match=r"prototypes must be floating-point numbers, got .*int64"):
+        metric.compute(prototypes=torch.ones(4, 6, dtype=torch.long))
+    with pytest.raises(ValueError, match="bias requires space='raw'"):
         metric.compute(bias=torch.zeros(CLASSES))
-    with pytest.raises(ValueError, match="another NeuralCollapse of the same space"):
+    with pytest.raises(
+        ValueError, match="incoming_state must be a NeuralCollapse with space='sphere', got 'raw'"
+    ):
         metric.merge_state(NeuralCollapse(DIM, CLASSES, space="raw"))
-    with pytest.raises(ValueError, match="same classes, dimensions and moments"):
+    with pytest.raises(ValueError, match="same classes, dimension and moments"):
         metric.merge_state(NeuralCollapse(DIM, CLASSES, metrics="cheap"))

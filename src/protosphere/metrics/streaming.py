@@ -309,8 +309,8 @@ class NeuralCollapse(Metric):
     def _check_rejected(self, rejected: int) -> None:
         if rejected:
             raise ValueError(
-                f"labels must be between 0 and {self.num_classes - 1} or "
-                f"ignore_index={self.ignore_index}, got {rejected} other labels"
+                f"labels must be between 0 and {self.num_classes - 1} or ignore_index="
+                f"{self.ignore_index}, got {rejected} other label{'s' if rejected > 1 else ''}"
             )
 
     @staticmethod
