@@ -48,7 +48,7 @@ class RandomResizedCrop:
         if self.name != "random_resized":
             raise ValueError(f"name must be 'random_resized', got {self.name!r}")
         # Recipes hold lists, which are not hashable.
-        object.__setattr__(self, "scale", check_interval("scale", self.scale, high=1))
+        object.__setattr__(self, "scale", check_interval("scale", self.scale, high=1.0))
         object.__setattr__(self, "ratio", check_interval("ratio", self.ratio))
 
 
@@ -95,8 +95,8 @@ class ColorJitter:
 
     def __post_init__(self) -> None:
         for name in ("brightness", "contrast", "saturation", "p"):
-            check_number(name, getattr(self, name), low=0, high=1)
-        check_number("hue", self.hue, low=0, high=0.5)
+            check_number(name, getattr(self, name), low=0.0, high=1.0)
+        check_number("hue", self.hue, low=0.0, high=0.5)
 
 
 @pydantic_settings
@@ -117,9 +117,9 @@ class AugmentationPolicy:
     Raises:
         ValueError: A setting is out of its range or has the wrong type.
 
-    >>> AugmentationPolicy(32, PaddedCrop(padding=4), hflip=2)
+    >>> AugmentationPolicy(32, PaddedCrop(padding=4), hflip=2.0)
     Traceback (most recent call last):
-    ValueError: hflip must be between 0 and 1, got 2
+    ValueError: hflip must be between 0 and 1, got 2.0
     """
 
     size: int = 32
@@ -134,7 +134,7 @@ class AugmentationPolicy:
         check_integer("size", self.size, low=1)
         check_integer("num_views", self.num_views, low=1)
         for name in ("hflip", "grayscale", "gaussian_blur"):
-            check_number(name, getattr(self, name), low=0, high=1)
+            check_number(name, getattr(self, name), low=0.0, high=1.0)
         if not isinstance(self.crop, RandomResizedCrop | PaddedCrop | None):
             raise ValueError(
                 f"crop must be a RandomResizedCrop, a PaddedCrop or None, got {self.crop!r}"

@@ -17,7 +17,7 @@ _EXPECTED: dict[Any, str] = {
 def check_number(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf) -> None:
     """Raise ValueError unless a value is a finite number between two bounds.
 
-    >>> check_number("hflip", 2, low=0, high=1)
+    >>> check_number("hflip", 2, low=0.0, high=1.0)
     Traceback (most recent call last):
     ValueError: hflip must be between 0 and 1, got 2
     """
@@ -48,7 +48,7 @@ def check_interval(name: str, value: Any, *, high: float = math.inf) -> tuple[fl
     Raises:
         ValueError: The value is anything else, or exceeds ``high``.
 
-    >>> check_interval("scale", [0.2, 1.0], high=1)
+    >>> check_interval("scale", [0.2, 1.0], high=1.0)
     (0.2, 1.0)
     """
     if not isinstance(value, list | tuple) or len(value) != 2:
