@@ -108,12 +108,12 @@ def test_prototypes_print_no_control_characters_and_no_formulas(name: str, tmp_p
     assert float(row["rejection_score"]) < 0, "numbers are no formulas"
     records = json.loads(run_command(*command, "--format", "json"))
     assert records[1]["class"] == name
-    extra = ["--predict", tmp_path / "new.npz"]
-    added = invoke("prototypes", "add", saved, f"{name}2", tmp_path / "new.npz", *extra)
+    new = tmp_path / "new.npz"
+    added = invoke("prototypes", "add", "--predict", new, "--", saved, f"{name}2", new)
     assert added.exit_code == 0, added.output
     assert _is_safe(added.output)
     assert expected in added.stdout
-    removed = run_command("prototypes", "remove", saved, f"{name}2")
+    removed = run_command("prototypes", "remove", "--", saved, f"{name}2")
     assert _is_safe(removed)
 
 

@@ -12,7 +12,7 @@ from protosphere.runs import RunFolder
 from support.commands import refusal, run_command, set_options
 
 SHORT = [*set_options(schedule__epochs=2), "--device", "cpu"]
-QUICK_PROBE = set_options(probe__epochs=1, probe__milestones=[])
+QUICK_PROBE = set_options(probe__epochs=2, probe__milestones=[1])
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Errors of commands: one line on standard error and exit status 1."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -43,7 +44,7 @@ def _message(error: Exception) -> str | None:
         return "a process that loads images was killed, possibly because memory ran out"
     if isinstance(error, MemoryError) or any(words in text for words in _OUT_OF_MEMORY):
         return "out of memory; smaller batches or images need less"
-    if _is_defect(error):
+    if _is_foreign(error):
         return None
     if isinstance(error, OSError):
         return f"cannot use {error.filename or 'a file'}: {(error.strerror or text).lower()}"
@@ -54,9 +55,12 @@ def _message(error: Exception) -> str | None:
     return text
 
 
-def _is_defect(error: Exception) -> bool:
+def _is_foreign(error: Exception) -> bool:
+    """Whether an error is not for the user, or not to be reported here."""
     if isinstance(error, ImportError):
         return (error.name or "").startswith("protosphere")
+    if isinstance(error, OSError):  # Of the output, which `run` reports.
+        return error.errno == errno.ENOSPC and error.filename is None
     # RuntimeErrors of the library are written for users, those of torch are not.
     is_own = type(error).__module__.startswith("protosphere.")
     return isinstance(error, RuntimeError) and not is_own

@@ -160,7 +160,7 @@ def _print_verdicts(console: "Console", verdicts: Sequence[Mapping[str, Any]]) -
         console.print(title)
         for verdict in verdicts:
             condition, question = verdict["condition"], verdict["question"]
-            text = f"{condition} {question} {verdict['answer']}: {verdict['sentence']}"
+            text = f"{condition} {question} {verdict['answer']}: {verdict['explanation']}"
             console.print(text, markup=False)
         return
     table = Table(box=box.ROUNDED, show_lines=True, title=title, title_justify="left")
@@ -173,7 +173,7 @@ def _print_verdicts(console: "Console", verdicts: Sequence[Mapping[str, Any]]) -
         color = _COLORS[verdict["answer"]]
         table.add_row(
             verdict["condition"],
-            f"[bold]{verdict['question']}[/bold]\n{verdict['sentence']}",
+            f"[bold]{verdict['question']}[/bold]\n{verdict['explanation']}",
             f"[{color}]{verdict['answer']}[/{color}]",
             *(_format(verdict[key]) for key in ("value", "at_collapse", "attainable")),
         )

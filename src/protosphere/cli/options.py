@@ -1,12 +1,18 @@
 """Arguments and options that several commands share, and how ``--help`` shows them."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from protosphere.cli.text import printable
+
+# Typer does not export this class, whose place has changed between its versions.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
 
@@ -19,11 +25,31 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group of commands whose help shows no type after a flag."""
+    """A group of commands whose help shows no type after a flag, and whose errors are printable."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse the arguments of the group."""
+        with _printable_errors():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the arguments of a command and run it."""
+        with _printable_errors():
+            return super().invoke(ctx)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, flags without a placeholder for a value."""
         return _without_flag_types(super().get_params(ctx))
+
+
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    """Make control characters in errors of the parser visible."""
+    try:
+        yield
+    except _UsageError as error:
+        error.message = printable(error.message)  # type: ignore[attr-defined]
+        raise
 
 
 def _without_flag_types(params: list[Any]) -> list[Any]:
