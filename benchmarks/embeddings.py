@@ -1,11 +1,11 @@
-"""Classifiers on the features of a trained network: what each is worth and what fitting it takes.
+"""Classifiers on the features of a trained network: accuracy and time to fit.
 
-PrototypeClassifier beside scikit-learn's NearestCentroid and LogisticRegression, on two .npz files with features and
-labels. The committed results are of the 50,000 + 10,000 features that the committed run cifar100-nonl has of CIFAR-100
-(512 numbers each, kept in float16).
+PrototypeClassifier against NearestCentroid and LogisticRegression of scikit-learn, on two .npz
+files with features and labels. The committed results are for the 50,000 + 10,000 features of
+CIFAR-100 from the committed run cifar100-nonl (512 numbers each, stored in float16).
 
-    protosphere measure RUN --part train --save train.npz
-    protosphere measure RUN --part test --save test.npz
+    protosphere measure RUN --split train --save train.npz
+    protosphere measure RUN --split test --save test.npz
     python benchmarks/embeddings.py train.npz test.npz
 """
 
@@ -31,16 +31,16 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "NearestCentroid on unit features": lambda: make_pipeline(Normalizer(), NearestCentroid()),
     "LogisticRegression": lambda: LogisticRegression(max_iter=1000),
 }
-# Beyond this a fit is timed once.
-_LONG = 10.0
+# A fit that takes more seconds than this is timed once.
+_MAX_REPEATED_SECONDS = 10.0
 
 
-def measured(make: Callable[[], Any], data: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Seconds to fit, and the accuracy then."""
+def benchmark(create: Callable[[], Any], data: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return the median time to fit and the accuracy."""
     seconds: list[float] = []
-    while len(seconds) < harness.REPEATS and (not seconds or seconds[0] < _LONG):
+    while len(seconds) < harness.REPEATS and (not seconds or seconds[0] < _MAX_REPEATED_SECONDS):
         start = time.perf_counter()
-        classifier = make().fit(data["x_train"], data["y_train"])
+        classifier = create().fit(data["x_train"], data["y_train"])
         seconds.append(time.perf_counter() - start)
     accuracy = classifier.score(data["x_test"], data["y_test"])
     return {
@@ -51,11 +51,11 @@ def measured(make: Callable[[], Any], data: dict[str, np.ndarray]) -> dict[str, 
 
 
 def table(record: dict[str, Any]) -> str:
-    """The results as Markdown."""
+    """Return the results as a Markdown table."""
     own = record["cases"]["PrototypeClassifier"]["seconds"]
     lines = [
-        f"| fit on {record['samples']:,} × {record['dim']} features of CIFAR-100 | test accuracy | seconds | "
-        "protosphere is |",
+        f"| fit on {record['samples']:,} × {record['dim']} features of CIFAR-100 "
+        "| test accuracy | seconds | protosphere is |",
         "|---|---:|---:|---:|",
     ]
     for name, result in record["cases"].items():
@@ -69,16 +69,17 @@ def table(record: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print and write ``results/embeddings.json``."""
+    """Run all classifiers, print the results and write ``results/embeddings.json``."""
     if len(sys.argv) != 3:
-        sys.exit("two files must be named: the features to fit and those to score, each an .npz")
-    data = {}
-    for part, path in zip(("train", "test"), sys.argv[1:], strict=True):
+        sys.exit("usage: python benchmarks/embeddings.py TRAIN.npz TEST.npz")
+    data: dict[str, np.ndarray] = {}
+    for split, path in zip(("train", "test"), sys.argv[1:], strict=True):
         with np.load(path) as file:
-            data |= {f"x_{part}": file["features"].astype(np.float32), f"y_{part}": file["labels"]}
+            data[f"x_{split}"] = file["features"].astype(np.float32)
+            data[f"y_{split}"] = file["labels"]
     cases = {}
-    for name, make in CLASSIFIERS.items():
-        cases[name] = measured(make, data)
+    for name, create in CLASSIFIERS.items():
+        cases[name] = benchmark(create, data)
         print(name, json.dumps(cases[name]), flush=True)
     samples, dim = data["x_train"].shape
     record = {"cases": cases, "samples": samples, "dim": dim, "repeats": harness.REPEATS}

@@ -1,4 +1,4 @@
-"""A classifier from a million embeddings: PrototypeClassifier beside scikit-learn's NearestCentroid.
+"""Fit a million embeddings: PrototypeClassifier against NearestCentroid of scikit-learn.
 
 python benchmarks/prototypes.py
 """
@@ -12,36 +12,37 @@ from sklearn.neighbors import NearestCentroid
 import harness
 from protosphere.classifiers import PrototypeClassifier
 
-SAMPLES, DIM, CLASSES = 1_000_000, 512, 1000
+NUM_SAMPLES, DIM, NUM_CLASSES = 1_000_000, 512, 1000
 
 
-def _data() -> tuple[np.ndarray, np.ndarray]:
+def _random_samples() -> tuple[np.ndarray, np.ndarray]:
     generator = np.random.default_rng(0)
-    labels = generator.integers(0, CLASSES, SAMPLES)
-    features = generator.standard_normal((SAMPLES, DIM), dtype=np.float32)
+    labels = generator.integers(0, NUM_CLASSES, NUM_SAMPLES)
+    features = generator.standard_normal((NUM_SAMPLES, DIM), dtype=np.float32)
     return features, labels
 
 
-def _fits(classifier: Any) -> harness.Case:
+def _fit_case(classifier: Any) -> harness.Case:
     def case() -> Callable[[], None]:
-        features, labels = _data()
+        features, labels = _random_samples()
         return lambda: classifier.fit(features, labels)
 
     return case
 
 
 CASES: dict[str, harness.Case] = {
-    "PrototypeClassifier": _fits(PrototypeClassifier()),
-    "NearestCentroid": _fits(NearestCentroid()),
+    "PrototypeClassifier": _fit_case(PrototypeClassifier()),
+    "NearestCentroid": _fit_case(NearestCentroid()),
 }
 
 
 def table(record: dict[str, Any]) -> str:
-    """The results as Markdown."""
+    """Return the results as a Markdown table."""
     cases = record["cases"]
     own = cases["PrototypeClassifier"]["seconds"]
     lines = [
-        f"| fit on {SAMPLES:,} × {DIM} float32, {CLASSES:,} classes | seconds | protosphere is | extra memory |",
+        f"| fit on {NUM_SAMPLES:,} × {DIM} float32, {NUM_CLASSES:,} classes | seconds | "
+        "protosphere is | extra memory |",
         "|---|---:|---:|---:|",
     ]
     for name, result in cases.items():
