@@ -1,8 +1,13 @@
-"""Wrong input gets one sentence that says what must hold and what came."""
+"""Bad input gets one sentence that says what must hold and what came."""
+
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from protosphere.classifiers import CosineClassifier, LinearClassifier
 from protosphere.losses import (
     CrossEntropyLoss,
     NONLLoss,
@@ -11,152 +16,232 @@ from protosphere.losses import (
     nonl_loss,
     normface_loss,
 )
-from support.table import TABLE, Row
+from support.losses import TABLE, Row
 
 pytestmark = pytest.mark.bad_input
 
 every_loss = pytest.mark.parametrize("row", TABLE, ids=str)
+with_temperature = pytest.mark.parametrize(
+    "row", [row for row in TABLE if row.has_temperature], ids=str
+)
+on_prototypes = pytest.mark.parametrize(
+    "row", [row for row in TABLE if row.inputs == "prototypes"], ids=str
+)
 X, W, Y = torch.randn(4, 3), torch.randn(5, 3), torch.tensor([0, 1, 2, 3])
 
 
 @every_loss
-def test_labels(row: Row) -> None:
-    for labels, sentence in (
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
         (Y[:, None], r"labels must hold one class index per sample, shape \(4,\); got \(4, 1\)"),
         (Y[:3], r"labels must hold one class index per sample, shape \(4,\); got \(3,\)"),
-        (Y.float(), r"labels must be integers; got torch.float32"),
-        (Y > 1, r"labels must be integers; got torch.bool"),
-        (Y - 1, r"labels must be .* or ignore_index=-100; got values from -1 to 2"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            row.call(row.function, X, W, labels, **row.options)
+        (Y.float(), r"labels must be integers \(class indices\), got torch.float32"),
+        (torch.rand(4, 5), r"labels must be integers \(class indices\), got torch.float32"),
+        (Y > 1, r"labels must be integers \(class indices\), got torch.bool"),
+        (Y - 1, r"labels must be .* or ignore_index=-100, got values from -1 to 2"),
+        (Y.tolist(), "labels must be a tensor, got list"),
+    ],
+)
+def test_labels(row: Row, labels: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        row.call(X, W, labels, **row.options)
 
 
-@pytest.mark.parametrize("row", [row for row in TABLE if row.on != "features"], ids=str)
+@pytest.mark.parametrize("row", [row for row in TABLE if row.inputs != "features"], ids=str)
 def test_label_beyond_the_last_class(row: Row) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"labels must be from 0 to 4, or ignore_index=-100; got values from 2 to 5",
-    ):
-        row.call(row.function, X, W, Y + 2, **row.options)
+    message = "labels must be from 0 to 4 or ignore_index=-100, got values from 2 to 5"
+    with pytest.raises(ValueError, match=message):
+        row.call(X, W, Y + 2, **row.options)
 
 
 @every_loss
 def test_options(row: Row) -> None:
-    with pytest.raises(ValueError, match="reduction must be one of mean, sum, none; got 'average'"):
-        row.call(row.function, X, W, Y, reduction="average", **row.options)
-    for weights in (torch.ones(5, 1), torch.ones(3)):
-        with pytest.raises(ValueError, match=r"class_weights must hold|labels must be from 0 to 2"):
-            row.call(row.function, X, W, Y, class_weights=weights, **row.options)
+    with pytest.raises(ValueError, match="reduction must be one of mean, sum, none, got 'average'"):
+        row.call(X, W, Y, reduction="average", **row.options)
+    with pytest.raises(ValueError, match="ignore_index must be an integer, got None"):
+        row.call(X, W, Y, ignore_index=None, **row.options)
 
 
-@pytest.mark.parametrize("row", [row for row in TABLE if row.has_temperature], ids=str)
+@every_loss
 @pytest.mark.parametrize(
-    "bad", [0.0, -1.0, 1e-40, float("nan"), float("inf"), "0.1", None, torch.tensor(-2.0)]
+    ("weights", "message"),
+    [
+        (torch.ones(5, 1), r"class_weights must hold one weight per class.* got \(5, 1\)"),
+        (torch.ones(3), r"class_weights must hold .* got \(3,\)|labels must be from 0 to 2"),
+        ([1.0] * 5, "class_weights must be a tensor, got list"),
+        (torch.tensor([1, 1, torch.nan, 1, 1]), "class_weights must be finite .*, got nan"),
+        (torch.tensor([1.0, 1, -2, 1, 1]), "class_weights must be .* not negative, got -2"),
+        (torch.tensor([1, 1, torch.inf, 1, 1]), "class_weights must be finite .*, got inf"),
+    ],
 )
-def test_temperature(row: Row, bad) -> None:
-    with pytest.raises(ValueError, match=r"temperature must be a positive number; got"):
-        row.call(row.function, X, W, Y, temperature=bad, **row.options)
-    with pytest.raises(ValueError, match=r"temperature must be a (positive )?number; got"):
+def test_class_weights(row: Row, weights: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        row.call(X, W, Y, class_weights=weights, **row.options)
+
+
+@every_loss
+@pytest.mark.parametrize(
+    "weights", [[1.0], torch.ones(5, 1), torch.tensor([1, torch.nan]), torch.tensor([-1.0])]
+)
+def test_module_checks_class_weights(row: Row, weights: Any) -> None:
+    with pytest.raises(ValueError, match="class_weights must"):
+        row.module(class_weights=weights)
+
+
+BAD_TEMPERATURES = [0.0, -1.0, 1e-40, float("nan"), float("inf"), "0.1", None, True]
+
+
+@with_temperature
+@pytest.mark.parametrize("bad", [*BAD_TEMPERATURES, torch.tensor(-2.0)])
+def test_temperature(row: Row, bad: Any) -> None:
+    with pytest.raises(ValueError, match=r"temperature must be a positive number, got"):
+        row.call(X, W, Y, temperature=bad, **row.options)
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if row.temperature == "module"], ids=str)
+@pytest.mark.parametrize("bad", [*BAD_TEMPERATURES, nn.Parameter(torch.tensor(0.1))])
+def test_temperature_of_a_module(row: Row, bad: Any) -> None:
+    with pytest.raises(ValueError, match="temperature .*must be a positive number, got"):
         row.module(temperature=bad)
 
 
-@pytest.mark.parametrize("row", [row for row in TABLE if row.has_temperature], ids=str)
-def test_temperature_of_many_numbers(row: Row) -> None:
-    with pytest.raises(
-        ValueError, match=r"temperature must be one number; got a tensor of shape \(4,\)"
-    ):
-        row.call(row.function, X, W, Y, temperature=torch.ones(4), **row.options)
+@with_temperature
+def test_temperature_with_several_elements(row: Row) -> None:
+    message = r"temperature must be one .*number, got a tensor of shape \(4,\)"
+    with pytest.raises(ValueError, match=message):
+        row.call(X, W, Y, temperature=torch.ones(4), **row.options)
 
 
 @every_loss
-def test_what_is_not_a_tensor(row: Row) -> None:
-    tensors = {"prototypes": (X, W), "features": (X,), "logits": (X @ W.mT,)}[row.on]
-    with pytest.raises(ValueError, match="labels must be a tensor; got list"):
-        row.function(*tensors, Y.tolist())
-    with pytest.raises(ValueError, match="must be a tensor; got ndarray"):
-        row.function(tensors[0].numpy(), *tensors[1:], Y)
-    with pytest.raises(ValueError, match="ignore_index must be an integer; got None"):
-        row.function(*tensors, Y, ignore_index=None)
+def test_inputs_that_are_not_tensors(row: Row) -> None:
+    tensors: dict[str, tuple[Tensor, ...]] = {
+        "prototypes": (X, W),
+        "features": (X,),
+        "logits": (X @ W.mT,),
+    }
+    first, *others = tensors[row.inputs]
+    with pytest.raises(ValueError, match="must be a tensor, got ndarray"):
+        row.function(first.numpy(), *others, Y)
 
 
 @every_loss
-def test_a_module_checks_its_options_when_it_is_made(row: Row) -> None:
-    with pytest.raises(ValueError, match="reduction must be one of mean, sum, none; got 'x'"):
+def test_module_checks_its_options(row: Row) -> None:
+    with pytest.raises(ValueError, match="reduction must be one of mean, sum, none, got 'x'"):
         row.module(reduction="x")
-    if row.has_form:
-        with pytest.raises(ValueError, match="form must be one of auto, eager, chunked; got 'x'"):
-            row.module(form="x")
-    if row.has_temperature:
-        with pytest.raises(
-            ValueError, match="a module's temperature must be a number; got a tensor"
-        ):
-            row.module(temperature=torch.nn.Parameter(torch.tensor(0.1)))
 
 
-@pytest.mark.parametrize("row", [row for row in TABLE if row.on == "prototypes"], ids=str)
-def test_shapes_that_do_not_fit(row: Row) -> None:
-    with pytest.raises(
-        ValueError, match=r"prototypes must be .* \(num_classes, 3\), .* got shape \(5, 4\)"
-    ):
-        row.function(X, torch.randn(5, 4), Y)
-    with pytest.raises(
-        ValueError, match=r"features must be a floating-point matrix, .* got shape \(4, 3, 1\)"
-    ):
-        row.function(X[..., None], W, Y)
-    with pytest.raises(
-        ValueError, match=r"features must be a floating-point matrix, .* of torch.int64"
-    ):
-        row.function(X.long(), W, Y)
-    with pytest.raises(ValueError, match=r"prototypes must hold at least one class; got none"):
-        row.function(X, W[:0], Y)
+@pytest.mark.parametrize("row", [row for row in TABLE if row.has_form], ids=str)
+def test_form(row: Row) -> None:
+    message = "form must be one of auto, eager, chunked, got 'fused'"
+    with pytest.raises(ValueError, match=message):
+        row.call(X, W, Y, form="fused", **row.options)
+    with pytest.raises(ValueError, match=message):
+        row.module(form="fused")
 
 
-@pytest.mark.parametrize("row", [row for row in TABLE if row.on == "logits"], ids=str)
+@on_prototypes
+@pytest.mark.parametrize(
+    ("features", "prototypes", "message"),
+    [
+        (X, torch.randn(5, 4), r"prototypes must be .* \(num_classes, 3\); got shape \(5, 4\)"),
+        (X[..., None], W, r"features must be a floating-point matrix .* got shape \(4, 3, 1\)"),
+        (X.long(), W, "features must be a floating-point matrix .* torch.int64"),
+        (X, W[:0], "prototypes must hold at least one class, got none"),
+    ],
+)
+def test_shapes_that_do_not_fit(
+    row: Row, features: Tensor, prototypes: Tensor, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        row.function(features, prototypes, Y)
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if row.inputs == "logits"], ids=str)
 def test_logits_that_are_not_a_matrix(row: Row) -> None:
-    with pytest.raises(
-        ValueError, match=r"logits must be a floating-point matrix, .* got shape \(4,\)"
-    ):
+    message = r"logits must be a floating-point matrix .* got shape \(4,\)"
+    with pytest.raises(ValueError, match=message):
         row.function(X[:, 0], Y)
 
 
+@pytest.mark.parametrize("row", [row for row in TABLE if row.temperature == "head"], ids=str)
+@pytest.mark.parametrize("head", [nn.Linear(3, 5), LinearClassifier(3, 5), W], ids=type)
+def test_head_without_a_temperature(row: Row, head: Any) -> None:
+    message = rf"requires a head with .* such as CosineClassifier, got {type(head).__name__}"
+    with pytest.raises(ValueError, match=message):
+        row.module(**row.options)(X, head, Y)
+
+
+@on_prototypes
+def test_head_without_prototypes(row: Row) -> None:
+    with pytest.raises(ValueError, match=r"requires a .*head.*, got SimpleNamespace"):
+        row.module(**row.options)(X, SimpleNamespace(), Y)
+
+
+def test_cross_entropy_refuses_a_cosine_head() -> None:
+    message = "requires a linear head, .* got CosineClassifier; .* NormFaceLoss"
+    with pytest.raises(ValueError, match=message):
+        CrossEntropyLoss()(X, CosineClassifier(3, 5), Y)
+
+
 def test_bias() -> None:
-    with pytest.raises(
-        ValueError, match=r"bias must hold one number per class, shape \(5,\); got \(4,\)"
-    ):
+    message = r"bias must hold one number per class, shape \(5,\); got \(4,\)"
+    with pytest.raises(ValueError, match=message):
         cross_entropy_loss(X, W, Y, bias=torch.ones(4))
-    assert CrossEntropyLoss()(X, W, Y, bias=torch.zeros(5)) == cross_entropy_loss(X, W, Y)
 
 
-def test_margin() -> None:
-    for margin, kind in (
+@pytest.mark.parametrize("bad", [-0.1, 1.5, float("nan"), "0.1", True])
+def test_label_smoothing(bad: Any) -> None:
+    message = "label_smoothing must be a number from 0 to 1, got"
+    with pytest.raises(ValueError, match=message):
+        cross_entropy_loss(X, W, Y, label_smoothing=bad)
+    with pytest.raises(ValueError, match=message):
+        CrossEntropyLoss(label_smoothing=bad)
+
+
+@pytest.mark.parametrize(
+    ("margin", "kind"),
+    [
         (-0.1, "cosine"),
         (4.0, "angle"),
         (float("nan"), "cosine"),
         (float("inf"), "cosine"),
-    ):
-        with pytest.raises(ValueError, match=f"margin must be a number from 0 to .*; got {margin}"):
-            normface_loss(X, W, Y, margin=margin, margin_kind=kind)
-    with pytest.raises(ValueError, match="margin_kind must be one of cosine, angle; got 'arc'"):
-        NormFaceLoss(margin=0.1, margin_kind="arc")
+        (True, "angle"),
+    ],
+)
+def test_margin(margin: Any, kind: Any) -> None:
+    message = f"margin must be a number from 0 to .*, got {margin}"
+    with pytest.raises(ValueError, match=message):
+        normface_loss(X, W, Y, margin=margin, margin_kind=kind)
+    with pytest.raises(ValueError, match=message):
+        NormFaceLoss(margin=margin, margin_kind=kind)
+
+
+def test_margin_kind() -> None:
+    kind: Any = "arc"
+    with pytest.raises(ValueError, match="margin_kind must be one of cosine, angle, got 'arc'"):
+        NormFaceLoss(margin=0.1, margin_kind=kind)
 
 
 def test_min_temperature() -> None:
-    with pytest.raises(ValueError, match="min_temperature must be a positive number; got 0"):
+    with pytest.raises(ValueError, match="min_temperature must be a positive number, got 0"):
         nonl_loss(X, W, Y, min_temperature=0)
-    with pytest.raises(ValueError, match="min_temperature must be a positive number; got -1"):
+    with pytest.raises(ValueError, match="min_temperature must be a positive number, got -1"):
         NONLLoss(min_temperature=-1)
 
 
-def test_nonl_refuses_a_learned_temperature_without_a_floor() -> None:
-    with pytest.raises(ValueError, match="needs min_temperature; got none"):
-        nonl_loss(X, W, Y, temperature=torch.tensor(0.1, requires_grad=True))
-    with pytest.raises(
-        ValueError, match="negatives must be one of samples, prototypes, both; got 'all'"
-    ):
-        NONLLoss(negatives="all")
+def test_nonl_refuses_a_learned_temperature_without_a_lower_bound() -> None:
+    learned = torch.tensor(0.1, requires_grad=True)
+    with pytest.raises(ValueError, match="requires min_temperature .* got min_temperature=None"):
+        nonl_loss(X, W, Y, temperature=learned)
+    head = CosineClassifier(3, 5, learn_temperature=True)
+    with pytest.raises(ValueError, match="requires min_temperature"):
+        NONLLoss()(X, head, Y)
+    assert torch.isfinite(NONLLoss(min_temperature=0.05)(X, head, Y))
 
 
-def test_form() -> None:
-    with pytest.raises(ValueError, match="form must be one of auto, eager, chunked; got 'fused'"):
-        nonl_loss(X, W, Y, form="fused")
+def test_negatives() -> None:
+    negatives: Any = "all"
+    message = "negatives must be one of samples, prototypes, both, got 'all'"
+    with pytest.raises(ValueError, match=message):
+        NONLLoss(negatives=negatives)

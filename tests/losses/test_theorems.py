@@ -1,6 +1,7 @@
-"""The paper's mathematics: values at the simplex, lemmas, bounds, and free features that descend to collapse."""
+"""The paper's mathematics: values at the simplex, lemmas, bounds, descent to collapse."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,14 +10,10 @@ from hypothesis import strategies as st
 
 from protosphere.geometry import cosines, normalize, simplex_etf
 from protosphere.losses import nonl_loss, normface_loss, ntce_loss, prototype_loss, scl_loss
-from support.table import TABLE, Row
+from support.losses import TABLE, Row
 
 F64 = torch.float64
-BY_NAME = {row.name: row for row in TABLE}
-NORMALIZED = [
-    BY_NAME[name]
-    for name in ("NormFace", "NTCE", "NONL", "NONL, row", "NONL, both", "SCL", "prototype loss")
-]
+NORMALIZED = [row for row in TABLE if row.reaches_simplex]
 
 
 def _collapsed(
@@ -34,7 +31,7 @@ def test_values_at_the_simplex(classes: int, each: int, temperature: float, form
     features, prototypes, labels = _collapsed(classes, each, classes + 3)
     q = math.exp(-(1 + 1 / (classes - 1)) / temperature)
     normface = math.log1p((classes - 1) * q)
-    settings = {"temperature": temperature, "form": form}
+    settings: dict[str, Any] = {"temperature": temperature, "form": form}
     value = normface_loss(features, prototypes, labels, **settings).item()
     assert value == pytest.approx(normface, rel=1e-10)
     value = ntce_loss(features, prototypes, labels, **settings).item()
@@ -50,9 +47,12 @@ def test_values_printed_in_the_documentation() -> None:
     assert nonl_loss(*batch, temperature=0.2).item() == pytest.approx(-1.2789, abs=5e-5)
 
 
+Configuration = tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, float]
+
+
 @st.composite
-def balanced(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, float]:
-    """Any configuration of unit vectors with balanced labels, from scattered to almost collapsed."""
+def balanced(draw: st.DrawFn) -> Configuration:
+    """Unit vectors with balanced labels, from scattered to almost collapsed."""
     classes, each, dim = draw(st.integers(2, 6)), draw(st.integers(2, 5)), draw(st.integers(2, 7))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
     labels = torch.arange(classes * each) % classes
@@ -68,21 +68,21 @@ def _class_means(features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 @given(balanced())
-def test_ntce_and_nonl_are_at_least_their_class_mean_forms(configuration) -> None:
+def test_ntce_and_nonl_are_at_least_their_class_mean_forms(configuration: Configuration) -> None:
     features, prototypes, labels, each, temperature = configuration
     similarities = prototypes @ _class_means(features, labels).mT / temperature
-    pull = similarities.diagonal().mean()
+    attraction = similarities.diagonal().mean()
     own = torch.eye(len(prototypes), dtype=torch.bool)
-    ntce_class = (similarities + math.log(each)).logsumexp(1).mean() - pull
+    ntce_class = (similarities + math.log(each)).logsumexp(1).mean() - attraction
     nonl_class = (similarities + math.log(each)).masked_fill(own, -torch.inf).logsumexp(
         1
-    ).mean() - pull
+    ).mean() - attraction
     assert ntce_loss(features, prototypes, labels, temperature=temperature) >= ntce_class - 1e-10
     assert nonl_loss(features, prototypes, labels, temperature=temperature) >= nonl_class - 1e-10
 
 
 @given(balanced())
-def test_nonl_is_at_least_its_floor(configuration) -> None:
+def test_nonl_is_at_least_its_floor(configuration: Configuration) -> None:
     features, prototypes, labels, each, temperature = configuration
     negatives = len(labels) - each
     values = nonl_loss(features, prototypes, labels, temperature=temperature, reduction="none")
@@ -90,7 +90,9 @@ def test_nonl_is_at_least_its_floor(configuration) -> None:
 
 
 @given(balanced())
-def test_scl_and_the_prototype_loss_are_at_least_their_common_bound(configuration) -> None:
+def test_scl_and_the_prototype_loss_are_at_least_their_common_bound(
+    configuration: Configuration,
+) -> None:
     features, _, labels, each, temperature = configuration
     similarities = features @ _class_means(features, labels).mT / temperature
     argument = (each * similarities.exp()).sum(1) - math.exp(1 / temperature)
@@ -120,12 +122,12 @@ def test_scl_and_the_prototype_loss_agree_at_any_collapse(
 def _descend(
     row: Row, *, classes: int, each: int, dim: int, non_negative: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Features that are parameters themselves, optimized under one loss; after each step they return to the sphere."""
+    """Optimize features that are parameters themselves; each step ends with a normalization."""
     generator = torch.Generator().manual_seed(5)
     labels = torch.arange(classes * each) % classes
     free = torch.randn(len(labels), dim, dtype=F64, generator=generator)
     if non_negative:
-        # Alive at the start: a coordinate that ReLU has shut for good would keep a class from collapsing.
+        # Positive at the start: a coordinate on which ReLU has no gradient would never collapse.
         centers = torch.rand(classes, dim, dtype=F64, generator=generator)
         free = centers[labels] + 0.1 * free.abs()
     prototypes = torch.randn(classes, dim, dtype=F64, generator=generator).requires_grad_()
@@ -133,7 +135,7 @@ def _descend(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1500)
     for _ in range(1500):
         features = free.relu() if non_negative else free
-        loss = row.call(row.function, features, prototypes, labels, **row.settings(temperature=0.2))
+        loss = row.call(features, prototypes, labels, **row.settings(temperature=0.2))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -154,7 +156,7 @@ def test_free_features_descend_to_the_simplex(row: Row) -> None:
     gram = features @ features.mT
     assert (gram[same] - 1).abs().max() < 1e-3
     assert (gram[~same] + 1 / (classes - 1)).abs().max() < 5e-3
-    if row.on == "prototypes":
+    if row.inputs == "prototypes":
         assert (cosines(features, prototypes).gather(1, labels[:, None]) - 1).abs().max() < 1e-3
 
 

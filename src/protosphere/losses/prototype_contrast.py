@@ -9,6 +9,7 @@ from torch import Tensor
 from protosphere.kernels.dispatch import Form, MaskedLogSumExp, masked_logsumexp
 from protosphere.kernels.eager import logsumexp
 from protosphere.kernels.problem import PositiveLogitsFrom, check_choices, read_temperature
+from protosphere.kernels.same_label import accumulation_dtype
 from protosphere.losses.module import CosineHead, LossModule, cosine_head_parameters
 from protosphere.losses.reduction import Reduction, reduce_loss
 from protosphere.losses.targets import (
@@ -313,9 +314,11 @@ def contrast_with_all(
     smallest = torch.finfo(positive_logits.dtype).min
     positive_logits = torch.where(targets.kept, positive_logits, smallest)
     # Two slopes of the positives, one that may cancel to nothing and one that may be tiny: each is
-    # summed on its own copy, or the second would be lost in the terms of the first.
-    copy = positive_logits.clone()
-    among_positives = compact.logsumexp(copy) - copy
+    # summed on its own copy, or the second would be lost in the terms of the first. The one that
+    # cancels is summed in float64.
+    wide = accumulation_dtype(positive_logits.device)
+    copy = positive_logits.to(wide, copy=True)
+    among_positives = (compact.logsumexp(copy) - copy).to(positive_logits.dtype)
     from_negatives = torch.logaddexp(
         negatives - compact.logsumexp(positive_logits), negatives.new_zeros(())
     )
