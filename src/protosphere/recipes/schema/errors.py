@@ -16,6 +16,11 @@ class RecipeError(ValueError):
 
 # Keys that people type from habit, and where the setting is.
 HABITS = {
+    "lr": "optimizer.lr",
+    "epochs": "schedule.epochs",
+    "batch_size": "training.batch_size",
+    "milestones": "schedule.milestones",
+    "gamma": "schedule.gamma",
     "learning_rate": "optimizer.lr",
     "base_lr": "optimizer.lr",
     "rate": "optimizer.lr",
@@ -94,8 +99,8 @@ def sentence(error: ValidationError, content: dict[str, Any], model: type[BaseMo
         return f"a recipe must set {key}"
     if kind == "union_tag_invalid":
         context = problem["ctx"]
-        expected = str(context["expected_tags"]).replace("'", "")
-        return f"{name}.{_tag(problem)} must be one of {expected}, got {context['tag']!r}"
+        tags = str(context["expected_tags"]).replace("'", "")
+        return f"{name}.{_tag(problem)} must be one of {tags}, got {context['tag']!r}"
     if kind == "literal_error":
         expected = list(
             dict.fromkeys(
@@ -156,7 +161,6 @@ _RULES = {
     "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
     "finite_number": "must be a finite number",
-    "bool_as_number": "must not be a Boolean",
     "too_short": "must have at least {min_length} items",
     "too_long": "must have at most {max_length} items",
     "string_too_short": "must not be empty",

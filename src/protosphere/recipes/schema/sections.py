@@ -73,6 +73,7 @@ Optimizer = Annotated[SGDSettings | AdamWSettings, Field(discriminator="name")]
 
 
 class _Schedule(Section):
+    name: str
     epochs: int = Field(100, ge=1)
     warmup_epochs: int = Field(0, ge=0)
     warmup_lr: float | None = Field(
