@@ -17,7 +17,9 @@ SHORT = [*set_options(schedule__epochs=2, evaluation__every=1), "--device", "cpu
 def test_tensorboard_receives_the_metrics(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run_command("train", "digits-ce", "--out", run, *SHORT, "--log", "tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+        EventAccumulator,
+    )
 
     events = EventAccumulator(str(run / "tensorboard"))
     events.Reload()

@@ -37,7 +37,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _rows(*arguments: str | Path) -> list[dict[str, str]]:
+def _rows(*arguments: object) -> list[dict[str, str]]:
     output = run_command("predict", *arguments, "--device", "cpu")
     return list(csv.DictReader(io.StringIO(output)))
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
+import onnxruntime  # type: ignore[import-untyped]
 import pytest
 
 from protosphere.classifiers import PrototypeClassifier
@@ -51,7 +51,7 @@ def _save(
     return path
 
 
-def _prototypes(*arguments: str | Path) -> str:
+def _prototypes(*arguments: object) -> str:
     return run_command("prototypes", *arguments)
 
 

@@ -1,6 +1,5 @@
 """Run commands of ``protosphere`` in this process."""
 
-from pathlib import Path
 from typing import Any
 
 from typer.testing import CliRunner
@@ -10,7 +9,7 @@ from protosphere.cli.app import app
 _RUNNER = CliRunner()
 
 
-def invoke(*arguments: str | Path, columns: int | None = None) -> Any:
+def invoke(*arguments: object, columns: int | None = None) -> Any:
     """Run a command.
 
     Args:
@@ -24,14 +23,14 @@ def invoke(*arguments: str | Path, columns: int | None = None) -> Any:
     return _RUNNER.invoke(app, [str(argument) for argument in arguments], env=env)
 
 
-def run_command(*arguments: str | Path, columns: int | None = None) -> str:
+def run_command(*arguments: object, columns: int | None = None) -> str:
     """Run a command that must succeed, and return its standard output."""
     result = invoke(*arguments, columns=columns)
     assert result.exit_code == 0, result.output
     return str(result.stdout)
 
 
-def refusal(*arguments: str | Path) -> str:
+def refusal(*arguments: object) -> str:
     """Run a command that must fail with one line ``Error: ...``, and return the message."""
     result = invoke(*arguments)
     assert result.exit_code == 1, result.output
@@ -40,7 +39,7 @@ def refusal(*arguments: str | Path) -> str:
     return str(result.stderr).removeprefix("Error: ").rstrip("\n")
 
 
-def usage_error(*arguments: str | Path) -> str:
+def usage_error(*arguments: object) -> str:
     """Run a command whose arguments must be refused by the parser, and return the message."""
     result = invoke(*arguments, columns=300)
     assert result.exit_code == 2, result.output
