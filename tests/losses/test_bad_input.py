@@ -102,7 +102,7 @@ def test_temperature(row: Row, bad: Any) -> None:
 @pytest.mark.parametrize("row", [row for row in TABLE if row.temperature == "module"], ids=str)
 @pytest.mark.parametrize("bad", [*BAD_TEMPERATURES, nn.Parameter(torch.tensor(0.1))])
 def test_temperature_of_a_module(row: Row, bad: Any) -> None:
-    with pytest.raises(ValueError, match="temperature .*must be a positive number, got"):
+    with pytest.raises(ValueError, match=r"temperature .*must be a positive number, got"):
         row.module(temperature=bad)
 
 
@@ -232,7 +232,7 @@ def test_min_temperature() -> None:
 
 def test_nonl_refuses_a_learned_temperature_without_a_lower_bound() -> None:
     learned = torch.tensor(0.1, requires_grad=True)
-    with pytest.raises(ValueError, match="requires min_temperature .* got min_temperature=None"):
+    with pytest.raises(ValueError, match=r"requires min_temperature .* got min_temperature=None"):
         nonl_loss(X, W, Y, temperature=learned)
     head = CosineClassifier(3, 5, learn_temperature=True)
     with pytest.raises(ValueError, match="requires min_temperature"):

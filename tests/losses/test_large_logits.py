@@ -14,28 +14,35 @@ from protosphere.losses import NONLFromLogits
 LABELS = torch.arange(32) % 4
 
 
-def test_an_ordinary_linear_head_is_warned_of_once() -> None:
-    loss, features = NONLFromLogits(), 300 * torch.randn(32, 8)
-    head = nn.Linear(8, 4)
-    with pytest.warns(UserWarning, match="got a logit of .* use CosineClassifier") as record:
-        for _ in range(3):
-            loss(head(features), LABELS)
-    assert len(record) == 1
-    assert record[0].filename == __file__
-    with pytest.warns(UserWarning, match="use CosineClassifier"):
-        NONLFromLogits()(head(features), LABELS)
-
-
-def test_training_behind_a_linear_head_is_warned_of() -> None:
-    """The loss falls without bound there, because the logits grow."""
+def test_logits_of_a_linear_layer_are_warned_of_once() -> None:
     loss, head = NONLFromLogits(), nn.Linear(8, 4)
-    features = torch.randn(32, 8)
-    optimizer = torch.optim.SGD(head.parameters(), lr=2.0)
+    logits = head(300 * torch.randn(32, 8))
+    with pytest.warns(UserWarning, match=r"got a logit of .* use CosineClassifier") as record:
+        loss(logits, LABELS)
+    assert record[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss(logits, LABELS)
     with pytest.warns(UserWarning, match="use CosineClassifier"):
-        for _ in range(200):
+        NONLFromLogits()(logits, LABELS)
+
+
+def test_training_with_a_linear_layer_diverges_and_is_warned_of() -> None:
+    loss, head = NONLFromLogits(), nn.Linear(8, 4)
+    features = torch.eye(8)[LABELS] + 0.1 * torch.randn(32, 8)
+    optimizer = torch.optim.SGD(head.parameters(), lr=10.0)
+
+    def train() -> float:
+        for _ in range(300):
             optimizer.zero_grad()
-            loss(head(features), LABELS).backward()
+            value = loss(head(features), LABELS)
+            value.backward()
             optimizer.step()
+        return float(value.detach())
+
+    with pytest.warns(UserWarning, match="use CosineClassifier"):
+        value = train()
+    assert value < -500
 
 
 @pytest.mark.parametrize("temperature", [0.01, 0.1, 1.0])

@@ -276,32 +276,34 @@ class _LargeLogitWarning:
         """Look at the logits of kept samples, or at those of an earlier call on a GPU."""
         if self.warned or logits.numel() == 0 or inside_functorch():
             return
+        largest = None
         if can_read_values(logits):
-            self._warn_if_large(float(_largest(logits, kept)))
+            largest = float(_largest(logits, kept))
         elif logits.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
-            self._check_later(logits, kept)
-
-    def _check_later(self, logits: Tensor, kept: Tensor) -> None:
-        if self._copied is not None and self._on_host is not None:
-            if not self._copied.query():
-                return
-            self._warn_if_large(float(self._on_host))
-        if self._on_host is None:
-            self._on_host = torch.zeros((), dtype=torch.float32, pin_memory=True)
-        self._on_host.copy_(_largest(logits, kept), non_blocking=True)
-        self._copied = torch.cuda.Event()
-        self._copied.record(torch.cuda.current_stream(logits.device))
-
-    def _warn_if_large(self, largest: float) -> None:
-        if largest > _TOLERANCE * _LARGEST_LOGIT:
+            largest = self._largest_of_earlier_call(logits, kept)
+        if largest is not None and largest > _TOLERANCE * _LARGEST_LOGIT:
             self.warned = True
             warnings.warn(
-                f"NONLFromLogits expects cosines divided by a temperature but got a logit of "
+                "NONLFromLogits expects cosines divided by a temperature but got a logit of "
                 f"{largest:.4g} in absolute value; after an ordinary linear layer the loss "
                 "decreases without bound, use CosineClassifier as the head",
                 UserWarning,
                 stacklevel=5,
             )
+
+    def _largest_of_earlier_call(self, logits: Tensor, kept: Tensor) -> float | None:
+        """Return the value whose copy has arrived, if any, and start the next copy."""
+        largest = None
+        if self._copied is not None and self._on_host is not None:
+            if not self._copied.query():
+                return None
+            largest = float(self._on_host)
+        if self._on_host is None:
+            self._on_host = torch.zeros((), dtype=torch.float32, pin_memory=True)
+        self._on_host.copy_(_largest(logits, kept), non_blocking=True)
+        self._copied = torch.cuda.Event()
+        self._copied.record(torch.cuda.current_stream(logits.device))
+        return largest
 
 
 def _largest(logits: Tensor, kept: Tensor) -> Float[Tensor, ""]:
