@@ -1,4 +1,4 @@
-"""``protosphere measure`` on a file of 4 GB: seconds, and the memory that is the program's own.
+"""``protosphere measure`` on a 4 GB file: time and anonymous memory.
 
 python benchmarks/measure_file.py
 """
@@ -19,28 +19,28 @@ SAMPLES, CLASSES, DIM = 512_000, 1000, 2048
 
 
 def _write_features(path: Path, samples: int) -> None:
-    """An .npz of features, labels and prototypes, written piece by piece; samples in random order."""
+    """Write an .npz of features, labels and prototypes in blocks, with shuffled samples."""
     rng = np.random.default_rng(0)
-    centers = rng.standard_normal((CLASSES, DIM), dtype=np.float32)
+    means = rng.standard_normal((CLASSES, DIM), dtype=np.float32)
     labels = rng.permutation(np.arange(samples) % CLASSES)
     with zipfile.ZipFile(path, "w") as archive:
-        for name, array in (("labels", labels), ("prototypes", centers)):
+        for name, array in (("labels", labels), ("prototypes", means)):
             with archive.open(f"{name}.npy", "w") as file:
                 np.lib.format.write_array(file, array)
         header = {"descr": "<f4", "fortran_order": False, "shape": (samples, DIM)}
         with archive.open("features.npy", "w", force_zip64=True) as file:
             np.lib.format.write_array_header_1_0(file, header)
             for start in range(0, samples, 4096):
-                own = labels[start : start + 4096]
+                block = labels[start : start + 4096]
                 file.write(
                     (
-                        centers[own] + rng.standard_normal((len(own), DIM), dtype=np.float32)
+                        means[block] + rng.standard_normal((len(block), DIM), dtype=np.float32)
                     ).tobytes()
                 )
 
 
-def _own_memory(process: int) -> int:
-    """Anonymous memory in bytes; pages of the mapped file, which the system may drop at any time, are not in it."""
+def _anonymous_memory(process: int) -> int:
+    """Return the anonymous memory in bytes, without pages of the memory-mapped file."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:
@@ -49,7 +49,7 @@ def _own_memory(process: int) -> int:
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Run the benchmark, print the record and write it."""
     parser = argparse.ArgumentParser(description="Benchmark the command on a large file.")
     parser.add_argument("--samples", type=int, default=SAMPLES)
     samples = parser.parse_args().samples
@@ -57,22 +57,22 @@ def main() -> None:
         path = Path(folder) / "features.npz"
         _write_features(path, samples)
         command = [sys.executable, "-m", "protosphere", "measure", str(path)]
-        begin, peak = time.perf_counter(), 0
+        started, peak = time.perf_counter(), 0
         with subprocess.Popen(command) as process:
             while process.poll() is None:
-                peak = max(peak, _own_memory(process.pid))
+                peak = max(peak, _anonymous_memory(process.pid))
                 time.sleep(0.02)
         if process.returncode:
             sys.exit(process.returncode)
         record = {
             "shape": {"samples": samples, "classes": CLASSES, "dim": DIM},
             "file_gb": round(path.stat().st_size / 1e9, 2),
-            "seconds": round(time.perf_counter() - begin, 1),
+            "seconds": round(time.perf_counter() - started, 1),
             "own_memory_mib": round(peak / 2**20),
         }
     print(record)
     if samples == SAMPLES:
-        print(f"written to {write('measure_file', record)}")
+        print(f"wrote {write('measure_file', record)}")
 
 
 if __name__ == "__main__":

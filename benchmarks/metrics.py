@@ -1,4 +1,6 @@
-"""All metrics of 50,000 × 512 features of 100 classes, against float64 singular values of each class's covariance.
+"""All metrics of 50,000 × 512 features of 100 classes, against their definitions in float64.
+
+The rivals take the singular values of the covariance of each class.
 
 python benchmarks/metrics.py
 """
@@ -17,7 +19,7 @@ SAMPLES, CLASSES, DIM = 50_000, 100, 512
 
 
 def _samples() -> tuple[Tensor, Tensor, Tensor]:
-    """Classes about random centers, with spectra that fall as those of trained networks do."""
+    """Return classes with random means and decaying spectra, as trained networks have."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, CLASSES, (SAMPLES,), generator=generator)
     centers = torch.randn(CLASSES, DIM, generator=generator)
@@ -26,23 +28,23 @@ def _samples() -> tuple[Tensor, Tensor, Tensor]:
     return features, labels, centers + 0.1 * torch.randn(CLASSES, DIM, generator=generator)
 
 
-def _by_torch(covariance: Tensor) -> Tensor:
+def _svdvals_torch(covariance: Tensor) -> Tensor:
     return torch.linalg.svdvals(covariance)
 
 
-def _by_numpy(covariance: Tensor) -> Tensor:
+def _svdvals_numpy(covariance: Tensor) -> Tensor:
     return torch.from_numpy(np.linalg.svd(covariance.numpy(), compute_uv=False))
 
 
-def _by_full_svd(covariance: Tensor) -> Tensor:
-    """The authors' way: singular vectors too, which nobody looks at."""
+def _full_svd(covariance: Tensor) -> Tensor:
+    """As in the authors' code, which also computes the singular vectors."""
     return torch.linalg.svd(covariance)[1]
 
 
 def _erank(values: Tensor) -> Tensor:
     values = values[values > 0]
-    shares = values / values.sum()
-    return torch.exp(-(shares * shares.log()).sum())
+    probabilities = values / values.sum()
+    return torch.exp(-(probabilities * probabilities.log()).sum())
 
 
 def _entropy(gram: Tensor) -> Tensor:
@@ -51,52 +53,53 @@ def _entropy(gram: Tensor) -> Tensor:
     return -(values * values.log()).sum()
 
 
-def _information(weights: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
-    w, m, both = _entropy(weights), _entropy(means), _entropy(weights * means)
-    return (w + m - both) / torch.minimum(w, m), (w - m).abs() / torch.maximum(w, m)
+def _information(weights_gram: Tensor, means_gram: Tensor) -> tuple[Tensor, Tensor]:
+    w, m = _entropy(weights_gram), _entropy(means_gram)
+    joint = _entropy(weights_gram * means_gram)
+    return (w + m - joint) / torch.minimum(w, m), (w - m).abs() / torch.maximum(w, m)
 
 
 def _nc2(vectors: Tensor, suffix: str) -> dict[str, Tensor]:
     centered = vectors - vectors.mean(0)
     unit = torch.nn.functional.normalize(centered)
     different = ~torch.eye(CLASSES, dtype=torch.bool)
-    cosines, lengths, gram = (unit @ unit.T)[different], centered.norm(dim=1), centered @ centered.T
+    cosines, norms, gram = (unit @ unit.T)[different], centered.norm(dim=1), centered @ centered.T
     simplex = (torch.eye(CLASSES, dtype=torch.float64) - 1 / CLASSES) / (CLASSES - 1) ** 0.5
     return {
-        f"nc2_norms{suffix}": lengths.std(correction=0) / lengths.mean(),
+        f"nc2_norms{suffix}": norms.std(correction=0) / norms.mean(),
         f"nc2_angles{suffix}": cosines.std(correction=0),
         f"nc2_simplex{suffix}": (cosines + 1 / (CLASSES - 1)).abs().mean(),
         f"nc2_gram{suffix}": (gram / gram.norm() - simplex).norm(),
     }
 
 
-def _as_written(
+def _by_definition(
     features: Tensor, labels: Tensor, prototypes: Tensor, spectrum: Callable[[Tensor], Tensor]
 ) -> dict[str, float]:
-    """The definitions in torch and float64, as one would write them down, with these singular values."""
+    """Return the metrics by their definitions in float64, with the given singular values."""
     normalize = torch.nn.functional.normalize
     u, w = normalize(features.double()), normalize(prototypes.double())
-    own = [u[labels == c] for c in range(CLASSES)]
-    means = torch.stack([rows.mean(0) for rows in own])
+    by_class = [u[labels == c] for c in range(CLASSES)]
+    means = torch.stack([rows.mean(0) for rows in by_class])
     centered = means - means.mean(0)
-    covariances = [torch.cov(rows.T, correction=0) for rows in own]
+    covariances = [torch.cov(rows.T, correction=0) for rows in by_class]
     within = (
-        sum(len(rows) * covariance for rows, covariance in zip(own, covariances, strict=True))
+        sum(len(rows) * covariance for rows, covariance in zip(by_class, covariances, strict=True))
         / SAMPLES
     )
     between = centered.T @ centered / CLASSES
     variances = torch.stack([covariance.trace() for covariance in covariances])
-    counts = torch.tensor([len(rows) for rows in own]).double()
+    counts = torch.tensor([len(rows) for rows in by_class]).double()
     different = ~torch.eye(CLASSES, dtype=torch.bool)
     unit = normalize(centered)
     kernel = -torch.cdist(unit, unit)[different].log()
     cosines = (w * unit).sum(1)
     weights = normalize(w - w.mean(0))
-    moved = normalize(normalize(means) - normalize(u.mean(0), dim=0))
+    shifted = normalize(normalize(means) - normalize(u.mean(0), dim=0))
     mir, hdr = _information(weights @ weights.T, unit @ unit.T)
-    mir_published, hdr_published = _information(w @ w.T, moved @ moved.T)
+    mir_published, hdr_published = _information(w @ w.T, shifted @ shifted.T)
     agreement = (u @ w.T).argmax(1) == torch.cdist(u, means).argmin(1)
-    found = {
+    result = {
         "nc1_ratio": within.trace() / between.trace(),
         "nc1_trace": (within @ torch.linalg.pinv(between, hermitian=True)).trace() / CLASSES,
         "cdnv": ((variances[:, None] + variances) / (2 * torch.cdist(means, means) ** 2))[
@@ -123,15 +126,15 @@ def _as_written(
         "hdr_published": hdr_published,
         "nc4_agreement": agreement.double().mean(),
     }
-    return {name: float(value) for name, value in found.items()}
+    return {name: float(value) for name, value in result.items()}
 
 
-def _case(suite: Callable[[Tensor, Tensor, Tensor], Any]) -> Case:
+def _case(function: Callable[[Tensor, Tensor, Tensor], Any]) -> Case:
     def make() -> Callable[[], None]:
         samples = _samples()
 
         def step() -> None:
-            suite(*samples)
+            function(*samples)
 
         return step
 
@@ -141,40 +144,43 @@ def _case(suite: Callable[[Tensor, Tensor, Tensor], Any]) -> Case:
 def _rival(
     spectrum: Callable[[Tensor], Tensor],
 ) -> Callable[[Tensor, Tensor, Tensor], dict[str, float]]:
-    return lambda features, labels, prototypes: _as_written(features, labels, prototypes, spectrum)
+    return lambda features, labels, prototypes: _by_definition(
+        features, labels, prototypes, spectrum
+    )
 
 
 CASES: dict[str, Case] = {
     "protosphere": _case(measure),
-    "singular values, torch": _case(_rival(_by_torch)),
-    "singular values, NumPy": _case(_rival(_by_numpy)),
-    "full SVD, torch": _case(_rival(_by_full_svd)),
+    "singular values, torch": _case(_rival(_svdvals_torch)),
+    "singular values, NumPy": _case(_rival(_svdvals_numpy)),
+    "full SVD, torch": _case(_rival(_full_svd)),
 }
 
 
-def _facts() -> dict[str, Any]:
+def _details() -> dict[str, Any]:
     samples = _samples()
-    ours, theirs = measure(*samples), _as_written(*samples, _by_torch)
-    if set(ours) != set(theirs):
+    values, expected = measure(*samples), _by_definition(*samples, _svdvals_torch)
+    if set(values) != set(expected):
         raise RuntimeError(
-            f"the two suites must have the same metrics; they differ in {set(ours) ^ set(theirs)}"
+            f"both must compute the same metrics, but differ in {set(values) ^ set(expected)}"
         )
-    differences = {name: abs(ours[name] - theirs[name]) / abs(theirs[name]) for name in ours}
+    differences = {name: abs(values[name] - value) / abs(value) for name, value in expected.items()}
     worst = max(differences, key=differences.__getitem__)
     return {
         "shape": {"samples": SAMPLES, "classes": CLASSES, "dim": DIM},
-        "metrics": len(ours),
+        "metrics": len(values),
         "largest_relative_difference": differences[worst],
         "of": worst,
     }
 
 
 def table(record: dict[str, Any]) -> str:
-    """The results as a table in Markdown."""
+    """Return the results as a Markdown table."""
     cases = record["cases"]
     ours = cases["protosphere"]
     lines = [
-        f"| all {record['metrics']} metrics, 50,000 × 512, 100 classes | seconds | protosphere is | extra memory |",
+        f"| all {record['metrics']} metrics, 50,000 × 512, 100 classes "
+        "| seconds | protosphere is | extra memory |",
         "|---|---:|---:|---:|",
     ]
     for name, case in cases.items():
@@ -184,4 +190,4 @@ def table(record: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    run("metrics", CASES, table, _facts)
+    run("metrics", CASES, table, _details)

@@ -1,6 +1,6 @@
-"""The metrics at ImageNet's size on a GPU: 1,281,167 samples of 1000 classes in 2048 dimensions, streamed in batches.
+"""The metrics at the size of ImageNet on a GPU: 1,281,167 samples, 1000 classes, 2048 dimensions.
 
-python benchmarks/metrics_at_scale.py            (add --samples 100000 for a short look)
+python benchmarks/metrics_at_scale.py            (add --samples 100000 for a quick run)
 """
 
 import argparse
@@ -20,7 +20,11 @@ SAMPLES, CLASSES, DIM, BATCH = 1_281_167, 1000, 2048, 8192
 
 
 class Stream:
-    """Synthetic features, the same each time: classes about random centers, spectra that fall."""
+    """Reproducible synthetic features: classes with random means and decaying spectra.
+
+    Args:
+        samples: Number of samples.
+    """
 
     def __init__(self, samples: int) -> None:
         self.samples = samples
@@ -30,7 +34,7 @@ class Stream:
         self.labels = torch.randint(0, CLASSES, (samples,), device="cuda", generator=generator)
 
     def batch(self, start: int) -> tuple[Tensor, Tensor]:
-        """The batch that starts at this sample."""
+        """Return the batch that starts at this sample."""
         labels = self.labels[start : start + BATCH]
         generator = torch.Generator("cuda").manual_seed(start + 1)
         noise = torch.randn(len(labels), DIM, device="cuda", generator=generator)
@@ -46,31 +50,31 @@ def _streamed(stream: Stream) -> tuple[dict[str, Any], dict[str, float]]:
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     metric = NeuralCollapse(DIM, CLASSES, stream.centers, memory_budget=20 << 30).cuda()
-    updating = 0.0
+    update_seconds = 0.0
     for start in range(0, stream.samples, BATCH):
         batch = stream.batch(start)
-        begin = _clock()
+        started = _clock()
         metric.update(*batch)
-        updating += _clock() - begin
-    accumulated = torch.cuda.max_memory_allocated() - before
-    begin = _clock()
+        update_seconds += _clock() - started
+    update_peak = torch.cuda.max_memory_allocated() - before
+    started = _clock()
     values = {name: float(value) for name, value in metric.compute().items()}
     return {
-        "seconds_from_the_last_batch": round(_clock() - begin, 2),
-        "seconds_of_updates": round(updating, 2),
+        "seconds_from_the_last_batch": round(_clock() - started, 2),
+        "seconds_of_updates": round(update_seconds, 2),
         "peak_gib": round((torch.cuda.max_memory_allocated() - before) / 2**30, 2),
-        "peak_gib_while_accumulating": round(accumulated / 2**30, 2),
+        "peak_gib_while_accumulating": round(update_peak / 2**30, 2),
     }, values
 
 
-def _stored(stream: Stream, streamed: dict[str, float]) -> dict[str, Any]:
-    """The same samples, all at hand: class by class through Gram matrices."""
+def _measured(stream: Stream, streamed: dict[str, float]) -> dict[str, Any]:
+    """Measure the same samples at once, class by class through Gram matrices."""
     features = torch.cat([stream.batch(start)[0] for start in range(0, stream.samples, BATCH)])
-    begin = _clock()
-    stored = measure(features, stream.labels, stream.centers)
-    seconds = _clock() - begin
+    started = _clock()
+    measured = measure(features, stream.labels, stream.centers)
+    seconds = _clock() - started
     differences = {
-        name: abs(streamed[name] - stored[name]) / max(abs(stored[name]), 1e-12)
+        name: abs(streamed[name] - measured[name]) / max(abs(measured[name]), 1e-12)
         for name in streamed
     }
     worst = max(differences, key=differences.__getitem__)
@@ -84,27 +88,27 @@ def _stored(stream: Stream, streamed: dict[str, float]) -> dict[str, Any]:
 def _overhead(
     model: nn.Module, images: Tensor, classes: int, dim: int, batches: int
 ) -> dict[str, float]:
-    """A pass that computes features, with and without the cheap metrics on the way."""
+    """Time a pass that computes features, with and without the cheap metrics."""
     labels = torch.randint(0, classes, (len(images),), device="cuda")
     metric = NeuralCollapse(dim, classes, torch.randn(classes, dim), metrics="cheap").cuda()
 
     @torch.inference_mode()
-    def seconds(measured: bool) -> float:
-        begin = _clock()
+    def seconds(with_metrics: bool) -> float:
+        started = _clock()
         for _ in range(batches):
             with torch.autocast("cuda", torch.bfloat16):
                 features = model(images)
-            if measured:
+            if with_metrics:
                 metric.update(features, labels)
-        return _clock() - begin
+        return _clock() - started
 
     seconds(True), seconds(False)
     pairs = [(seconds(False), seconds(True)) for _ in range(7)]
-    plain, measured = (sorted(column)[len(column) // 2] for column in zip(*pairs, strict=True))
+    plain, with_metrics = (sorted(column)[len(column) // 2] for column in zip(*pairs, strict=True))
     return {
         "images_per_second": round(batches * len(images) / plain),
-        "with_metrics": round(batches * len(images) / measured),
-        "added_percent": round(100 * (measured / plain - 1), 2),
+        "with_metrics": round(batches * len(images) / with_metrics),
+        "added_percent": round(100 * (with_metrics / plain - 1), 2),
     }
 
 
@@ -117,7 +121,7 @@ def _models() -> dict[str, Any]:
         nn.Identity(),
         nn.Identity(),
     )
-    found = {}
+    results = {}
     for name, model, size, batch, classes, dim in (
         ("ResNet-50, 224 px, batch 256, K = 1000, d = 2048", wide, 224, 256, 1000, 2048),
         ("ResNet-18, 32 px, batch 512, K = 100, d = 512", small, 32, 512, 100, 512),
@@ -126,12 +130,12 @@ def _models() -> dict[str, Any]:
         images = torch.randn(batch, 3, size, size, device="cuda").to(
             memory_format=torch.channels_last
         )
-        found[name] = _overhead(prepared, images, classes, dim, 40 if size == 224 else 200)
-    return found
+        results[name] = _overhead(prepared, images, classes, dim, 40 if size == 224 else 200)
+    return results
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Run the benchmark, print the record and write it."""
     parser = argparse.ArgumentParser(description="Benchmark the metrics at scale.")
     parser.add_argument("--samples", type=int, default=SAMPLES)
     samples = parser.parse_args().samples
@@ -144,12 +148,12 @@ def main() -> None:
         "shape": {"samples": samples, "classes": CLASSES, "dim": DIM, "batch": BATCH},
         "all_metrics_streamed": streamed,
         "values": values,
-        "all_metrics_stored_on_the_gpu": _stored(stream, values),
+        "all_metrics_stored_on_the_gpu": _measured(stream, values),
         "cheap_metrics_during_a_pass": _models(),
     }
     print(json.dumps(record, indent=1))
     if samples == SAMPLES:
-        print(f"written to {write('metrics_at_scale', record)}")
+        print(f"wrote {write('metrics_at_scale', record)}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""How near training has come to neural collapse: cross-entropy against NONL, in the four questions of the theory.
+"""How close training comes to neural collapse: cross-entropy against NONL.
 
-Trains the two networks of one_line.py (one seed) and measures their features on the training images, where collapse is
-defined. Without arguments it prints; with a folder it also writes the features, for `protosphere measure FOLDER/….npz`.
+Trains the two networks of one_line.py (one seed) and measures their features on the training
+images, where neural collapse is defined. With a folder as argument it also writes the features,
+for `protosphere measure FOLDER/NONL.npz`.
 
     python examples/measure_collapse.py
     python examples/measure_collapse.py features/
@@ -14,10 +15,10 @@ import numpy as np
 import torch
 
 from one_line import DIM, LOSSES, data, train
-from protosphere.metrics import examine
+from protosphere.metrics import measure_detailed
 from protosphere.metrics.verdicts import verdicts
 
-SHOWN = (
+METRICS = (
     "nc1_ratio",
     "intra_effective_rank",
     "inter_effective_rank",
@@ -29,33 +30,31 @@ SHOWN = (
 
 
 def main(folder: Path | None = None) -> None:
-    """Train, measure, print; and write the features if there is a folder for them."""
+    """Train, measure and print; write the features if a folder is given."""
     x, _, y, _ = data()
-    found = {}
+    results = {}
     for loss in LOSSES:
         encoder, head = train(loss, 0, x, y)
         with torch.no_grad():
             features, prototypes = encoder(x), head.weight
-        found[loss] = examine(features, y, prototypes)
+        results[loss] = measure_detailed(features, y, prototypes)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            np.savez(
-                folder / f"{loss}.npz", features=features, labels=y, prototypes=prototypes.detach()
-            )
-    print("on the sphere, training images  " + "".join(f"{loss:>15}" for loss in found))
-    for name in SHOWN:
-        print(
-            f"{name:32}" + "".join(f"{measured.values[name]:15.4f}" for measured in found.values())
-        )
+            arrays = {"features": features, "labels": y, "prototypes": prototypes.detach()}
+            np.savez(folder / f"{loss}.npz", **{name: a.numpy() for name, a in arrays.items()})
+    print(f"{'training images, unit sphere':32}" + "".join(f"{loss:>15}" for loss in results))
+    for name in METRICS:
+        values = "".join(f"{result.values[name]:15.4f}" for result in results.values())
+        print(f"{name:32}{values}")
     print()
-    judged = [
-        verdicts(one.values, one.absent, len(one.classes), DIM, sign=one.sign)
-        for one in found.values()
+    all_verdicts = [
+        verdicts(result.values, result.absent, len(result.classes), DIM, sign=result.sign)
+        for result in results.values()
     ]
-    for answers in zip(*judged, strict=True):
-        print(f"{answers[0].condition}  {answers[0].question}")
-        for loss, verdict in zip(found, answers, strict=True):
-            print(f"     {loss + ':':15} {verdict.answer:8} {verdict.sentence}")
+    for condition in zip(*all_verdicts, strict=True):
+        print(f"{condition[0].condition}  {condition[0].question}")
+        for loss, verdict in zip(results, condition, strict=True):
+            print(f"     {loss + ':':15} {verdict.answer:8} {verdict.explanation}")
 
 
 if __name__ == "__main__":

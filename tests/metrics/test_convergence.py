@@ -12,6 +12,7 @@ from protosphere.metrics.convergence import (
     NEVER,
     Never,
     Threshold,
+    Time,
     collapse_thresholds,
     compare_to_baseline,
     convergence_time,
@@ -37,6 +38,19 @@ def _curves(metric: str) -> dict[str, list[tuple[float, float]]]:
     }
 
 
+def _number(time: Time) -> int | float:
+    assert not isinstance(time, Never)
+    return time
+
+
+def _convergence_times(metric: str) -> dict[str, Time]:
+    threshold = collapse_thresholds(100, 512)[metric]
+    return {
+        method: convergence_time(curve, threshold, length=LENGTH)
+        for method, curve in _curves(metric).items()
+    }
+
+
 def test_thresholds_match_the_figure() -> None:
     thresholds = collapse_thresholds(100, 512)
     assert set(thresholds) == set(METRICS)
@@ -47,19 +61,15 @@ def test_thresholds_match_the_figure() -> None:
 @pytest.mark.parametrize("metric", METRICS)
 def test_metrics_converge_in_the_order_of_the_figure(metric: str) -> None:
     """Curves of 32 points cross later than the circles, which come from finer logs."""
-    threshold = collapse_thresholds(100, 512)[metric]
-    curves = _curves(metric)
-    times = {
-        method: convergence_time(curves[method], threshold, length=LENGTH) for method in curves
-    }
-    assert times["ce"] is NEVER
+    times = _convergence_times(metric)
+    assert times.pop("ce") is NEVER
     circles = CIRCLES[metric]
     for method, early in circles.items():
-        assert isinstance(times[method], int | float)
-        assert early <= times[method] <= LENGTH
+        time = _number(times[method])
+        assert early <= time <= LENGTH
         for other, late in circles.items():
             if early < late:
-                assert times[method] <= times[other], (method, other)
+                assert time <= _number(times[other]), (method, other)
 
 
 def test_disagreements_between_table_and_figure_of_the_paper() -> None:
@@ -67,25 +77,16 @@ def test_disagreements_between_table_and_figure_of_the_paper() -> None:
     for method, row in PAPER["table"]["to_95_percent_nc"].items():
         for metric, entry in row.items():
             circle = CIRCLES[metric].get(method)
-            drawn = NEVER if circle is None else percent(circle, LENGTH)
-            if drawn is NEVER or round(drawn, 1) != entry:
-                disagreements[method, metric] = (
-                    entry,
-                    str(drawn) if drawn is NEVER else round(drawn, 1),
-                )
+            in_figure = NEVER if circle is None else round(_number(percent(circle, LENGTH)), 1)
+            if in_figure != entry:
+                disagreements[method, metric] = (entry, in_figure)
     assert disagreements == {
         ("ntce", "inter_effective_rank"): (52.4, 58.0),
-        ("nonl", "weight_instance_alignment"): (
-            79.4,
-            "never",
-        ),  # The curve crosses after those of NormFace and NTCE.
+        # The curve crosses after those of NormFace and NTCE.
+        ("nonl", "weight_instance_alignment"): (79.4, NEVER),
     }
-    curves = _curves("weight_instance_alignment")
-    threshold = collapse_thresholds(100, 512)["weight_instance_alignment"]
-    times = {
-        method: convergence_time(curves[method], threshold, length=LENGTH) for method in curves
-    }
-    assert times["nonl"] > times["normface"] == times["ntce"]
+    times = _convergence_times("weight_instance_alignment")
+    assert _number(times["nonl"]) > _number(times["normface"]) == _number(times["ntce"])
 
 
 def test_percent_to_collapse_of_a_run() -> None:
@@ -103,18 +104,20 @@ def test_comparison_with_the_final_value_of_cross_entropy() -> None:
         for method, row in PAPER["table"]["to_ce_final"].items():
             result = compare_to_baseline(curves[method], curves["ce"], sides[metric], length=LENGTH)
             assert result.target == curves["ce"][-1][1]
-            assert result.percent_of_run == pytest.approx(100 * result.time / LENGTH)
-            assert result.percent_of_baseline == pytest.approx(
-                100 * result.time / result.baseline_time
-            )
+            time, baseline_time = _number(result.time), _number(result.baseline_time)
+            percent_of_baseline = _number(result.percent_of_baseline)
+            assert result.percent_of_run == pytest.approx(100 * time / LENGTH)
+            assert percent_of_baseline == pytest.approx(100 * time / baseline_time)
             if metric != "weights_effective_rank":
-                assert result.percent_of_baseline < 11, (metric, method)
+                assert percent_of_baseline < 11, (metric, method)
                 assert row[metric] < 7.5
     weights = _curves("weights_effective_rank")
     percentages = {
-        method: compare_to_baseline(
-            weights[method], weights["ce"], "at least", length=LENGTH
-        ).percent_of_baseline
+        method: _number(
+            compare_to_baseline(
+                weights[method], weights["ce"], "at least", length=LENGTH
+            ).percent_of_baseline
+        )
         for method in ("nonl", "normface", "ntce")
     }
     # In the table: 35.4, 66.3, 73.9.

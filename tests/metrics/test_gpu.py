@@ -50,7 +50,7 @@ def test_class_sums_do_not_synchronize(
 def test_labels_out_of_range_are_reported_by_compute() -> None:
     metric = NeuralCollapse(4, 3).cuda()
     metric.update(torch.randn(3, 4, device="cuda"), torch.tensor([0, 1, 9], device="cuda"))
-    with pytest.raises(ValueError, match="got 1 other label$"):
+    with pytest.raises(ValueError, match=r"got 1 other label$"):
         metric.compute()
 
 

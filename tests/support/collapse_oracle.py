@@ -1,6 +1,7 @@
 """Every metric of neural collapse by its definition: NumPy, float64, loops, full matrices."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def metrics(
     )
     between = centered.T @ centered / classes
     variances = np.array([np.trace(covariance) for covariance in covariances])
-    result: dict[str, float] = {}
+    result: dict[str, Any] = {}
 
     result["nc1_ratio"] = np.trace(within) / np.trace(between)
     rank = max(between.shape) * np.finfo(float).eps

@@ -90,7 +90,7 @@ _RULES = (
         "Does the head predict the class with the nearest mean?",
         "nc4_agreement",
         (0.999, 0.99, 0.9),
-        lambda value: f"the two agree on {100 * value:.4g}% of the samples",
+        lambda value: f"the two predictions agree on {100 * value:.4g}% of the samples",
     ),
 )
 
