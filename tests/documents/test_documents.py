@@ -2,8 +2,11 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from protosphere.recipes.registry import DATASETS, LOSSES
 from protosphere.recipes.schema import apply_overrides, recipe_from_yaml
 from support.documents import PAGES, ROOT, anchors, blocks, links, read
 
+Importer = Callable[[str], ModuleType]
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 WITH_YAML = [page for page in PAGES if blocks(page, "yaml")]
 WITH_COMMANDS = [page for page in PAGES if "protosphere " in "".join(blocks(page, ""))]
@@ -105,27 +109,33 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
             assert anchor in anchors(str(path.resolve().relative_to(ROOT))), link
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md"])
-def test_tables_match_the_committed_results(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def import_benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Importer]:
+    """Import modules of ``benchmarks``; folders of tests go by the same names."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import tables
+    names = [path.stem for path in (ROOT / "benchmarks").glob("*.py")]
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield import_module
+    for name in names:
+        sys.modules.pop(name, None)
 
+
+@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md"])
+def test_tables_match_the_committed_results(page: str, import_benchmark: Importer) -> None:
+    tables = import_benchmark("tables")
     assert tables.fill(read(page)) == read(page), "run `python benchmarks/tables.py`"
     assert "<!-- table: " in read(page)
 
 
-def test_figure_matches_the_committed_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import figure
-
+def test_figure_matches_the_committed_results(import_benchmark: Importer) -> None:
+    figure = import_benchmark("figure")
     assert figure.TARGET.read_text() == figure.draw(), "run `python benchmarks/figure.py`"
 
 
-def test_training_benchmark_sets_keys_that_recipes_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import training
-
-    for recipe, *overrides in training.cases("cifar100.npz").values():
+def test_training_benchmark_sets_keys_that_recipes_have(import_benchmark: Importer) -> None:
+    cases = import_benchmark("training").cases("cifar100.npz")
+    for recipe, *overrides in cases.values():
         apply_overrides(catalog.get_recipe(recipe), overrides)
 
 
