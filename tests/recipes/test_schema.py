@@ -163,6 +163,7 @@ def test_keys_without_effect_are_refused(recipe: str, overrides: list[str], mess
         ("loss.temperature=.inf", "loss.temperature must be a finite number, got inf"),
         ("loss.temperature=warm", "loss.temperature must be a number, got 'warm'"),
         ("schedule.epochs=true", "schedule.epochs must not be a Boolean, got True"),
+        ("seed=true", "seed must not be a Boolean, got True"),
         ("schedule.epochs=2.5", "schedule.epochs must be an integer, got 2.5"),
         ("training.compile=2", "training.compile must be"),
         ("seed=100000000000000", "seed must be less than 2147483648, got 100000000000000"),

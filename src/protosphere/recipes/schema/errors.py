@@ -113,7 +113,8 @@ def sentence(error: ValidationError, content: dict[str, Any], model: type[BaseMo
         return f"{name} must be one of {', '.join(expected)}, got {problem['input']!r}"
     if kind in ("value_error", "assertion_error"):
         text = str(problem["ctx"]["error"])
-        return f"{name}: {text}" if " " in text.split(" must ", maxsplit=1)[0] else f"{name}.{text}"
+        about_key = " " not in text.split(" must ", maxsplit=1)[0]
+        return ".".join([*path, text]) if about_key else ": ".join(filter(None, [name, text]))
     return f"{name} {_rule(problem)}, got {_short(problem['input'])}"
 
 
