@@ -120,16 +120,16 @@ def summary_table() -> str:
     }
     rows = {
         "test accuracy, settings tuned for CE, 200 epochs": _percent(strong),
-        "test accuracy, settings of the paper, 100 epochs": _percent(
+        "test accuracy, settings of the paper, zero-initialized residuals": _percent(
             {loss: record["accuracy"] for loss, record in paper.items()}
         ),
-        "test accuracy, the same from torchvision's initialization": _percent(
+        "test accuracy, settings of the paper, torchvision's initialization": _percent(
             cases["paper, torchvision initialization, 100 epochs"]
         ),
-        "test accuracy, long tail (1:100), settings tuned for CE": _percent(
+        "test accuracy, long tail (1:100), settings tuned for CE, 200 epochs": _percent(
             cases["strong, long tail with imbalance ratio 0.01, 200 epochs"]
         ),
-        "within/between-class variance, settings of the paper": {
+        "within/between-class variance, settings of the paper, zero-initialized": {
             loss: f"{record['nc1_ratio']:.3f}" for loss, record in paper.items()
         },
     }
@@ -141,7 +141,7 @@ def summary_table() -> str:
 
 def summary_source() -> str:
     """Return the line that says where the numbers of ``summary_table`` come from."""
-    return "One seed each; –: not measured. [docs/benchmarks.md](docs/benchmarks.md) has all runs."
+    return "One seed, 100 epochs unless stated; –: not measured. [All runs](docs/benchmarks.md)."
 
 
 def accuracy_table() -> str:
