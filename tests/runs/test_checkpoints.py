@@ -102,8 +102,9 @@ def test_only_damaged_checkpoints_are_refused(name: str, tmp_path: Path) -> None
 
 def test_a_checkpoint_under_the_name_of_another_step_is_skipped(tmp_path: Path) -> None:
     _save(tmp_path, 1)
+    _save(tmp_path, 2)
     shutil.copytree(tmp_path / "step-000000001", tmp_path / "step-000000009")
-    assert _load(tmp_path).step == 1
+    assert _load(tmp_path).step == 2
 
 
 def _folder_with_notes(path: Path) -> None:
@@ -143,6 +144,27 @@ def test_a_stray_folder_does_not_displace_a_checkpoint(
     _save(tmp_path, 1000, keep=2)
     assert _names(tmp_path) == sorted(["step-000000003", "step-000001000", stray])
     assert _load(tmp_path).step == 1000
+
+
+@pytest.mark.parametrize("stray", ["step-notes", "step-000000abc", "step-000000502"])
+def test_what_is_not_named_like_a_checkpoint_is_ignored_without_a_warning(
+    stray: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    STRAYS[stray](tmp_path / stray)
+    with caplog.at_level(logging.WARNING, logger="protosphere"):
+        assert load_checkpoint(tmp_path) is None
+        _save(tmp_path, 1)
+        assert _load(tmp_path).step == 1
+    assert caplog.messages == []
+
+
+@pytest.mark.bad_input
+def test_a_file_in_the_place_of_a_checkpoint_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "step-000000007").write_text("mine")
+    with pytest.raises(StorageError, match=r"cannot write .*step-000000007: not a directory"):
+        _save(tmp_path, 7)
+    assert _names(tmp_path) == ["step-000000007"]
+    assert (tmp_path / "step-000000007").read_text() == "mine"
 
 
 def test_the_checkpoint_just_saved_is_kept_beside_a_damaged_later_one(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import hashlib
 import io
 import json
 import logging
-import re
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,7 +23,6 @@ from protosphere.storage.atomic import reason, sync_folder, write_atomically
 from protosphere.storage.errors import StorageError
 
 _MANIFEST, _WEIGHTS, _STATE = "checkpoint.json", "weights.safetensors", "state.pt"
-_NAME = re.compile(r"step-([0-9]{9,})")
 _LOG = logging.getLogger("protosphere")
 
 
@@ -136,8 +134,10 @@ def _name(step: int) -> str:
 
 
 def _step(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    return -1 if match is None or _name(int(match[1])) != path.name else int(match[1])
+    """Return the step in the name of a checkpoint, or -1 for another name."""
+    number = path.name.removeprefix("step-")
+    is_step = number.isascii() and number.isdigit() and path.name == _name(int(number))
+    return int(number) if is_step else -1
 
 
 def _candidates(folder: Path) -> list[Path]:
