@@ -303,7 +303,7 @@ def test_the_json_schema_lists_the_crops() -> None:
         ({"hflip": True}, (), "hflip must be a number, got True"),
         ({"hflip": 2}, (), "hflip must be between 0 and 1, got 2"),
         ({"size": "8"}, (), "size must be an integer, got '8'"),
-        ({"crop": "padded"}, (), "crop must be settings with keys of their own or null"),
+        ({"crop": "padded"}, (), "crop must be a mapping of settings or null"),
         ({"crop": {"padding": 1}}, ("crop",), "discriminator 'name'"),
         ({"crop": {"name": "center"}}, ("crop",), "'random_resized', 'padded'"),
         (

@@ -70,7 +70,7 @@ def pydantic_settings(cls: type[Settings]) -> type[Settings]:
     does not need to be installed.
     """
     expected = {
-        field.name: _EXPECTED.get(field.type, "settings with keys of their own or null")
+        field.name: _EXPECTED.get(field.type, "a mapping of settings or null")
         for field in fields(cls)  # type: ignore[arg-type]
         if field.name != "name"
     }
