@@ -1,4 +1,4 @@
-"""The losses against the forms that people write: seconds and memory of forward plus backward.
+"""The losses against the usual code: seconds and memory of forward plus backward pass.
 
 python benchmarks/losses.py
 """
@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harness import Case, run
-from protosphere.losses import nonl_loss, normface_loss, ntce_loss
+from protosphere.losses import nonl_loss, normface_loss, ntce_loss, scl_loss
 
 TEMPERATURE = 0.1
 WIDE = (8192, 1000, 2048)  # samples, classes, dimensions: ImageNet on a ResNet-50
 MANY = (8192, 50_000, 256)  # so many classes that the matrix of logits is the problem
 USUAL = (512, 100, 512)  # CIFAR-100 on a ResNet-18
+VIEWS = (1024, 100, 128)  # CIFAR-100, two views of 512 images after a projection
 
 
 def _case(shape: tuple[int, int, int], loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Case:
@@ -30,9 +31,8 @@ def _case(shape: tuple[int, int, int], loss: Callable[[Tensor, Tensor, Tensor], 
 
         def step() -> None:
             loss(features, prototypes, labels).backward()
-            features.grad = prototypes.grad = (
-                None  # So that the next step's memory is counted from the inputs alone.
-            )
+            # So that the memory of the next step is measured from the inputs alone.
+            features.grad = prototypes.grad = None
 
         return step
 
@@ -40,14 +40,14 @@ def _case(shape: tuple[int, int, int], loss: Callable[[Tensor, Tensor, Tensor], 
 
 
 def _ntce_by_matrix(features: Tensor, prototypes: Tensor, labels: Tensor) -> Tensor:
-    """As the paper's formula reads, and as the authors' code does it: an M × M matrix of prototypes against samples."""
+    """The paper's formula as it reads: an M × M matrix of prototypes against samples."""
     anchors = F.normalize(prototypes)[labels]
     logits = anchors @ F.normalize(features).T / TEMPERATURE
     return F.cross_entropy(logits, torch.arange(len(labels), device=labels.device))
 
 
 def _ntce_by_column(features: Tensor, prototypes: Tensor, labels: Tensor) -> Tensor:
-    """The plain form that knows that the sum depends on the class alone."""
+    """The plain code that uses that the sum depends on the class only."""
     logits = F.normalize(features) @ F.normalize(prototypes).T / TEMPERATURE
     return (logits.logsumexp(0)[labels] - logits.gather(1, labels[:, None]).squeeze(1)).mean()
 
@@ -64,6 +64,22 @@ def _ours(
     )
 
 
+def _scl_by_hand(features: Tensor, prototypes: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG001
+    unit = F.normalize(features)
+    logits = unit @ unit.T / TEMPERATURE
+    itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    positives = (labels[:, None] == labels) & ~itself
+    log_probabilities = logits - logits.masked_fill(itself, -torch.inf).logsumexp(1, keepdim=True)
+    sums = torch.where(positives, log_probabilities, 0).sum(1)
+    return -(sums / positives.sum(1).clamp(min=1)).mean()
+
+
+def _ours_on_features(
+    loss: Callable[..., Tensor],
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    return lambda features, _, labels: loss(features, labels, temperature=TEMPERATURE)
+
+
 CASES: dict[str, Case] = {
     "wide/ntce/matrix": _case(WIDE, _ntce_by_matrix),
     "wide/ntce/column": _case(WIDE, _ntce_by_column),
@@ -78,9 +94,11 @@ CASES: dict[str, Case] = {
     "usual/ntce/matrix": _case(USUAL, _ntce_by_matrix),
     "usual/ntce/protosphere": _case(USUAL, _ours(ntce_loss)),
     "usual/nonl/protosphere": _case(USUAL, _ours(nonl_loss)),
+    "views/scl/by hand": _case(VIEWS, _scl_by_hand),
+    "views/scl/protosphere": _case(VIEWS, _ours_on_features(scl_loss)),
 }
 
-# What is compared: (what it shows, shape, ours, rival).
+# What is compared: (title, shape, our case, case of the rival).
 COMPARISONS = (
     ("NTCE, against the M × M matrix", WIDE, "wide/ntce/protosphere", "wide/ntce/matrix"),
     ("NTCE, against plain columns", WIDE, "wide/ntce/protosphere", "wide/ntce/column"),
@@ -99,22 +117,25 @@ COMPARISONS = (
         "usual/normface/protosphere",
         "usual/normface/by hand",
     ),
+    ("SCL, against plain code", VIEWS, "views/scl/protosphere", "views/scl/by hand"),
 )
 
 
 def table(record: dict[str, Any]) -> str:
-    """The comparisons as a table in Markdown."""
+    """Return the comparisons as a Markdown table."""
     lines = [
-        "| forward + backward | M, K, d | seconds | rival | times as fast | extra memory | rival | share |",
+        "| forward + backward | M, K, d | seconds | rival | times as fast "
+        "| extra memory | rival | fraction |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for title, shape, ours, rival in COMPARISONS:
         a, b = record["cases"][ours], record["cases"][rival]
-        share = a["peak_mib"] / b["peak_mib"] if b["peak_mib"] else 1.0
+        fraction = a["peak_mib"] / b["peak_mib"] if b["peak_mib"] else 1.0
         lines.append(
-            f"| {title} | {', '.join(f'{size:,}' for size in shape)} | {a['seconds']:.3g} | {b['seconds']:.3g} "
-            f"| **{b['seconds'] / a['seconds']:.1f}×** | {a['peak_mib']:,.0f} MiB | {b['peak_mib']:,.0f} MiB "
-            f"| {share:.2f} |"
+            f"| {title} | {', '.join(f'{size:,}' for size in shape)} "
+            f"| {a['seconds']:.3g} | {b['seconds']:.3g} "
+            f"| **{b['seconds'] / a['seconds']:.1f}×** "
+            f"| {a['peak_mib']:,.0f} MiB | {b['peak_mib']:,.0f} MiB | {fraction:.2f} |"
         )
     return "\n".join(lines)
 

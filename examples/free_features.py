@@ -1,9 +1,10 @@
-"""The paper's theorem, seen: features that are free to move collapse to the simplex under every normalized loss.
+"""The paper's theorem: free features collapse to the simplex under every normalized loss.
 
-There is no network and no data: the features themselves are the parameters, together with the prototypes. Under each
-loss they are optimized from a random start, and three distances to neural collapse are printed: how far samples are
-from their class mean, how far the cosines between means are from −1/(K−1), and how far prototypes are from means.
-With a ReLU on the features negative cosines are out of reach, and the means become orthogonal instead.
+There is no network and no data: the features themselves are the parameters, together with the
+prototypes. Each loss optimizes them from a random start, and three distances to neural collapse are
+printed: of samples to their class mean, of the cosines between means to −1/(K−1), and of prototypes
+to means. With a ReLU on the features negative cosines are impossible, and the means become
+orthogonal instead.
 
     python examples/free_features.py
 """
@@ -32,7 +33,7 @@ LOSSES = {
 
 
 def descend(loss: str, *, non_negative: bool, steps: int = STEPS) -> tuple[Tensor, Tensor]:
-    """Optimize free features and prototypes; after each step they are put back on the sphere."""
+    """Optimize free features and prototypes, normalized after every step."""
     torch.manual_seed(0)
     free = torch.rand(CLASSES, DIM)[LABELS] + 0.3 * torch.rand(len(LABELS), DIM)
     if not non_negative:
@@ -54,28 +55,29 @@ def descend(loss: str, *, non_negative: bool, steps: int = STEPS) -> tuple[Tenso
     return normalize(free.relu() if non_negative else free).detach(), prototypes.detach()
 
 
-def distances(features: Tensor, prototypes: Tensor, wanted: float) -> tuple[float, float, float]:
-    """Largest distances: samples from their class mean, cosines of means from the wanted one, prototypes from means."""
+def distances(features: Tensor, prototypes: Tensor, expected: float) -> tuple[float, float, float]:
+    """Return the largest distance of samples to means, cosines to expected, prototypes to means."""
     means = torch.stack([features[c == LABELS].mean(0) for c in range(CLASSES)])
     between = cosines(means, means)[~torch.eye(CLASSES, dtype=torch.bool)]
     return (
         float((features - means[LABELS]).norm(dim=1).max()),
-        float((between - wanted).abs().max()),
+        float((between - expected).abs().max()),
         float((prototypes - normalize(means)).norm(dim=1).max()),
     )
 
 
 def main() -> None:
-    """Descend under every loss, freely and under ReLU, and print the distances."""
+    """Optimize under every loss, with and without ReLU, and print the distances."""
     runs = [(loss, relu) for relu in (False, True) for loss in LOSSES]
     results = {
         (loss, relu): distances(
             *descend(loss, non_negative=relu), 0.0 if relu else -1 / (CLASSES - 1)
         )
-        for loss, relu in track(runs, description="descending", transient=True)
+        for loss, relu in track(runs, description="optimizing", transient=True)
     }
     print(
-        f"{CLASSES} classes of {EACH} free features in {DIM} dimensions, temperature {TEMPERATURE}, {STEPS} steps"
+        f"{CLASSES} classes of {EACH} free features in {DIM} dimensions, "
+        f"temperature {TEMPERATURE}, {STEPS} steps"
     )
     for relu in (False, True):
         goal = (
