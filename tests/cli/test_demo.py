@@ -38,6 +38,7 @@ def test_a_row_has_the_metrics_of_its_run(output: str, folder: Path, loss: str, 
 
 def test_the_table_fits_80_columns_and_next_commands_follow(output: str) -> None:
     assert max(map(len, output.splitlines()[:15])) <= 80
+    assert "…" not in output
     assert "Closest to neural collapse: " in output
     assert "within-class over between-class variance" in " ".join(output.split())
     assert "protosphere train cifar100-nonl --download" in output

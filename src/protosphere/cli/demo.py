@@ -22,19 +22,18 @@ _TITLES = {
 }
 # A metric, its heading, and whether a lower or a higher value is closer to collapse.
 _COLUMNS = (
-    ("nc1_ratio", "NC1\nvariance", "lower"),
+    ("nc1_ratio", "NC1\nvar.", "lower"),
     ("inter_effective_rank", "NC2\nrank", "higher"),
     ("nc2_angles", "NC2\nangles", "lower"),
     ("nc3_cosine", "NC3\ncosine", "lower"),
-    ("nc4_agreement", "NC4\nagreement", "higher"),
+    ("nc4_agreement", "NC4\nagree", "higher"),
 )
 _LEGEND = (
-    "Variance: within-class over between-class variance. Rank: effective rank of the class means, "
-    "at most 9. Angles: deviation of the angles between class means from equal angles. Cosine: "
-    "1 − cosine between a prototype and its class mean. Agreement: fraction of the samples that "
-    "head and nearest class mean classify alike. All on the training images. SCL uses two views "
-    "of each image and a projection; its prototypes are the class means, so that their cosine "
-    "is 1."
+    "Var.: within-class over between-class variance. Rank: effective rank of the class means, at "
+    "most 9. Angles: deviation of the angles between class means from equal angles. Cosine: "
+    "1 − cosine between a prototype and its class mean, both centered. Agree: fraction of the "
+    "samples that head and nearest class mean classify alike. All on the training images. SCL uses "
+    "two views of each image and a projection; its prototypes are the class means themselves."
 )
 
 
@@ -56,20 +55,21 @@ def demo(
         comparison = _compare_probes(folder / "scl")
     _print_table(console, results)
     console.print(comparison)
+    _print_next_commands(out)
+
+
+def _print_next_commands(out: Path | None) -> None:
     runs = out or Path("runs")
+    commands = {
+        f"demo --out {runs}": "keep the six runs",
+        f"measure {runs / 'nonl'}": "all metrics of one run",
+        f"train digits-nonl --set loss.temperature=0.1 --out {runs / 'mine'}": "change a recipe",
+        "train cifar100-nonl --download --out runs/cifar100": "the paper's setting, on a GPU",
+        "recipes": "list all recipes",
+    }
     echo("What to try next:")
-    if out is None:
-        echo(f"  protosphere demo --out {runs}                            keep the six runs")
-    echo(f"  protosphere measure {runs / 'nonl'}                        all metrics of one run")
-    echo(
-        f"  protosphere train digits-nonl --set loss.temperature=0.1 --out {runs / 'my-run'}    "
-        "change a recipe"
-    )
-    echo(
-        "  protosphere train cifar100-nonl --download --out runs/cifar100    "
-        "the paper's setting, on a GPU"
-    )
-    echo("  protosphere recipes                                        list all recipes")
+    for command, comment in list(commands.items())[0 if out is None else 1 :]:
+        echo(f"  protosphere {command}  # {comment}")
 
 
 def _train(loss: str, path: Path, epochs: int) -> Mapping[str, float]:

@@ -69,7 +69,7 @@ def _extremes(measurement: "Measurement", names: Sequence[str] | None) -> dict[s
 
     def name(index: int) -> str:
         label = measurement.classes[index]
-        return f"class {label}" if names is None else names[label]
+        return str(label) if names is None else names[label]
 
     variances, means = measurement.statistics.variances(), measurement.statistics.means
     widest = int(variances.argmax())
@@ -118,9 +118,9 @@ def print_measurement(record: Mapping[str, Any], *, has_unused_bias: bool) -> No
         console.print(f"Not computed: {missing}: {reason}.", markup=False)
     extremes = record["extremes"]
     echo(
-        f"Largest variance: {extremes['widest_class']} ({extremes['largest_variance']:.3g}, "
+        f"Largest variance: class {extremes['widest_class']} ({extremes['largest_variance']:.3g}, "
         f"median of all classes {extremes['median_variance']:.3g}). "
-        f"Closest class means: {' and '.join(extremes['closest_classes'])} "
+        f"Closest class means: classes {' and '.join(extremes['closest_classes'])} "
         f"(distance {extremes['smallest_distance']:.3g}, "
         f"median of all pairs {extremes['median_distance']:.3g})."
     )

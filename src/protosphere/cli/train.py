@@ -98,7 +98,7 @@ def train(
                 last = now = event.progress
                 if event.metrics is not None:
                     shown = _shown(event.metrics, recipe.split)
-                    evaluated = ", ".join(shown[:3])
+                    evaluated = shown[0]
                     echo(f"epoch {now.epoch:.0f}: loss {now.loss:.4f}, {', '.join(shown)}")
                 status = f"loss {now.loss:.4f}, {now.images_per_second:,.0f} images/s"
                 bar.update(
