@@ -1,5 +1,7 @@
 """Recipes as objects: every key reaches the object that it configures."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -112,7 +114,7 @@ def test_head_and_loss_have_the_same_temperature(name: str) -> None:
         ),
     ],
 )
-def test_options_of_losses_arrive(overrides: list[str], options: dict[str, object]) -> None:
+def test_options_of_losses_arrive(overrides: list[str], options: dict[str, Any]) -> None:
     objective = build.create_objective(_recipe(*overrides), num_classes=CLASSES, in_channels=1)
     features, prototypes, labels = _batch()
     with torch.no_grad():

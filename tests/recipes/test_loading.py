@@ -12,6 +12,7 @@ import protosphere
 from protosphere.classifiers import class_means
 from protosphere.classifiers.protocol import FittedHead
 from protosphere.data.datasets import ImageSet, load_digits
+from protosphere.encoders import Encoder
 from protosphere.evaluation import collect_outputs
 from protosphere.recipes import build, catalog, loading
 from protosphere.recipes.loading import load_run, read_recipe
@@ -92,10 +93,10 @@ def test_a_projection_is_taken_off_by_name(tmp_path: Path) -> None:
     backbone = build.create_objective(recipe, num_classes=10, in_channels=1).encoder.backbone
     backbone.load_state_dict(weights)
     images = torch.rand(3, 1, 8, 8)
+    encoder = run.objective.encoder
+    assert isinstance(encoder, Encoder)
     with torch.no_grad():
-        torch.testing.assert_close(
-            backbone.eval()(images), run.objective.encoder.without_projection()(images)
-        )
+        torch.testing.assert_close(backbone.eval()(images), encoder.without_projection()(images))
 
 
 @pytest.mark.parametrize("projection", ["{name: mlp, out_dim: 16}", "null"])
@@ -143,7 +144,7 @@ def _digits_recipe(path: Path, *overrides: str) -> Recipe:
         assert isinstance(split, ImageSet)
         content[f"x_{name}"] = split.images[:640, 0].numpy()
         content[f"y_{name}"] = split.labels[:640].numpy()
-    np.savez(path, **content)
+    np.savez(path, **content)  # type: ignore[arg-type]
     return apply_overrides(
         catalog.get_recipe("digits-scl"),
         [

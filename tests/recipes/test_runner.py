@@ -296,7 +296,7 @@ def test_records_without_a_checkpoint_are_not_overwritten(tmp_path: Path) -> Non
     recipe = _recipe("digits-nonl", "schedule.epochs=2", "checkpoint.every=2")
     events = run_recipe(recipe, RunFolder(tmp_path / "run"), build.load_dataset(recipe))
     next(iter(events))
-    events.close()  # type: ignore[attr-defined]
+    events.close()
     with pytest.raises(RunFolderError, match="already has a run"):
         _run(recipe, tmp_path / "run")
     _run(recipe, tmp_path / "run", start="resume")

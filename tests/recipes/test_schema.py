@@ -35,7 +35,7 @@ def test_a_minimal_recipe_has_defaults_for_the_rest() -> None:
 def test_recipes_are_frozen_and_overrides_return_copies() -> None:
     recipe = catalog.get_recipe("digits-ntce")
     with pytest.raises(ValueError, match="frozen"):
-        recipe.seed = 3
+        recipe.seed = 3  # type: ignore[misc]
     changed = apply_overrides(
         recipe, ["seed=3", "loss.temperature=0.5", "training.grad_clip=1.5", "optimizer.lr=1e-3"]
     )
