@@ -13,6 +13,7 @@ from protosphere.classifiers import (
     CosineClassifier,
     FittedHead,
     FixedFrameClassifier,
+    Head,
     LinearClassifier,
     MeanClassifier,
     class_means,
@@ -85,7 +86,20 @@ def test_every_head_has_a_bias_attribute(create_head: Callable[[], Any]) -> None
 
 def test_only_the_mean_classifier_is_a_fitted_head(create_head: Callable[[], Any]) -> None:
     head = create_head()
+    assert isinstance(head, Head)
     assert isinstance(head, FittedHead) == isinstance(head, MeanClassifier)
+    assert not isinstance(nn.Linear(6, 4), Head)
+
+
+def test_isinstance_does_not_evaluate_properties() -> None:
+    """``is_fitted`` reads the prototypes, which on a GPU waits for the device."""
+
+    class Head(MeanClassifier):
+        @property
+        def is_fitted(self) -> bool:
+            raise AssertionError("evaluated")
+
+    assert isinstance(Head(6, 4), FittedHead)
 
 
 def test_the_linear_head_is_nn_linear() -> None:

@@ -1,17 +1,45 @@
 """What a classification head offers to losses, training and evaluation."""
 
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from abc import ABCMeta as _ProtocolType
+else:
+    _ProtocolType = type(Protocol)
 
-class Head(Protocol):
+
+class _ModuleProtocol(_ProtocolType):
+    """Protocols that parameters and buffers of a module can satisfy.
+
+    A module finds its parameters and buffers in ``__getattr__``. From Python 3.12 on,
+    ``isinstance`` with an ordinary protocol does not call it and would miss them.
+    """
+
+    def __instancecheck__(self, instance: object) -> bool:
+        members = {
+            name
+            for base in self.__mro__
+            if getattr(base, "_is_protocol", False)
+            for name in vars(base)
+            if name == "__call__" or not name.startswith("_")
+        }
+        # The type first, so that properties are not evaluated.
+        return all(hasattr(type(instance), name) or hasattr(instance, name) for name in members)
+
+
+@runtime_checkable
+class Head(Protocol, metaclass=_ModuleProtocol):
     """A classification head: one prototype per class, logits and predictions.
 
-    Heads are ``nn.Module`` objects. The attributes of a module's parameters and buffers are not
-    visible to ``isinstance`` in every version of Python, so this protocol is for type checkers
-    only; :class:`FittedHead` can be tested with ``isinstance``.
+    Heads are ``nn.Module`` objects; ``isinstance(head, Head)`` compares the names of the members.
+
+    >>> from torch import nn
+    >>> from protosphere.classifiers import CosineClassifier
+    >>> isinstance(CosineClassifier(8, 3), Head), isinstance(nn.Linear(8, 3), Head)
+    (True, False)
     """
 
     @property
@@ -34,11 +62,12 @@ class Head(Protocol):
 
 
 @runtime_checkable
-class FittedHead(Protocol):
+class FittedHead(Head, Protocol):
     """A head whose prototypes are computed from data instead of trained.
 
-    Every fitted head is also a :class:`Head`. ``isinstance(head, FittedHead)`` tells the two kinds
-    apart.
+    >>> from protosphere.classifiers import CosineClassifier, MeanClassifier
+    >>> isinstance(MeanClassifier(8, 3), FittedHead), isinstance(CosineClassifier(8, 3), FittedHead)
+    (True, False)
     """
 
     @property
