@@ -20,7 +20,8 @@ def invoke(*arguments: object, columns: int | None = None) -> Any:
         The result, with ``exit_code``, ``stdout``, ``stderr`` and ``output`` (both streams).
     """
     env = None if columns is None else {"COLUMNS": str(columns)}
-    return _RUNNER.invoke(app, [str(argument) for argument in arguments], env=env)
+    words = [str(argument) for argument in arguments]
+    return _RUNNER.invoke(app, words, env=env, catch_exceptions=False)
 
 
 def run_command(*arguments: object, columns: int | None = None) -> str:

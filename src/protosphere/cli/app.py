@@ -27,10 +27,11 @@ for command in (demo, doctor, evaluate, measure, predict, recipes, train):
 app.add_typer(prototypes)
 
 
-def _print_version(requested: bool) -> None:
+def _print_version(requested: bool) -> bool:
     if requested:
         typer.echo(f"protosphere {__version__}")
         raise typer.Exit
+    return requested
 
 
 @app.callback()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -72,7 +72,7 @@ def _print_next_commands(out: Path | None) -> None:
         echo(f"  protosphere {command}  # {comment}")
 
 
-def _train(loss: str, path: Path, epochs: int) -> Mapping[str, float]:
+def _train(loss: str, path: Path, epochs: int) -> Mapping[str, Any]:
     from protosphere.cli.progress import progress_bar
     from protosphere.recipes import catalog
     from protosphere.recipes.build import load_dataset
@@ -111,7 +111,7 @@ def _compare_probes(path: Path) -> str:
     )
 
 
-def _print_table(console: "Console", results: Mapping[str, Mapping[str, float]]) -> None:
+def _print_table(console: "Console", results: Mapping[str, Mapping[str, Any]]) -> None:
     from rich import box
     from rich.table import Table
 
