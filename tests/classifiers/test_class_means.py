@@ -120,27 +120,22 @@ ROWS, LABELS = torch.ones(3, 2), torch.zeros(3, dtype=torch.long)
 @pytest.mark.parametrize(
     ("features", "labels", "weights", "message"),
     [
-        (
-            torch.ones(3),
-            LABELS,
-            None,
-            r"floating-point tensor of shape \(samples, dim\), got shape \(3,\) and torch.float32",
-        ),
-        (ROWS.long(), LABELS, None, "floating-point tensor .* and torch.int64"),
+        (torch.ones(3), LABELS, None, r"features must have shape \(samples, dim\), got \(3,\)"),
+        (ROWS.long(), LABELS, None, "features must be float16, .* got torch.int64"),
         (
             ROWS,
             LABELS[:2],
             None,
-            r"labels must have one value per sample, shape \(3,\); got \(2,\)",
+            r"labels must hold one class index per sample, shape \(3,\), got \(2,\)",
         ),
         (
             ROWS,
             LABELS,
             torch.ones(2),
-            r"weights must have one value per sample, shape \(3,\); got \(2,\)",
+            r"weights must hold one value per sample, shape \(3,\), got \(2,\)",
         ),
-        (ROWS, LABELS.float(), None, "labels must be integers, got torch.float32"),
-        (ROWS, LABELS.float()[:2], None, "labels must be integers, got torch.float32"),
+        (ROWS, LABELS.float(), None, "labels must be integer class indices, got torch.float32"),
+        (ROWS, LABELS.float()[:2], None, "labels must be integer class indices, got torch.float32"),
         (ROWS, torch.tensor([0, 1, 2]), None, "labels must lie between 0 and 1, got 0 to 2"),
         (ROWS, LABELS, torch.tensor([1.0, -1, 1]), "weights must not be negative or NaN"),
         (ROWS, LABELS, torch.tensor([1.0, torch.nan, 1]), "weights must not be negative or NaN"),

@@ -207,8 +207,8 @@ def test_repr_shows_the_arguments(head: nn.Module, text: str) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: LinearClassifier(0, 4), "dim must be at least 1, got 0"),
-        (lambda: CosineClassifier(4, 1), "num_classes must be at least 2, got 1"),
+        (lambda: LinearClassifier(0, 4), "dim must be an integer of at least 1, got 0"),
+        (lambda: CosineClassifier(4, 1), "num_classes must be an integer of at least 2, got 1"),
         (
             lambda: CosineClassifier(4, 3, temperature=0.0),
             "temperature must be a positive number, got 0.0",

@@ -4,16 +4,16 @@ from numbers import Real
 
 from torch import Tensor
 
+from protosphere.geometry.checks import check_at_least
+
 
 def check_head_size(dim: int, num_classes: int) -> None:
     """Raise ValueError unless a head of this size can exist."""
-    if dim < 1:
-        raise ValueError(f"dim must be at least 1, got {dim}")
-    if num_classes < 2:
-        raise ValueError(f"num_classes must be at least 2, got {num_classes}")
+    check_at_least("dim", dim, 1)
+    check_at_least("num_classes", num_classes, 2)
 
 
-def check_features(features: Tensor, dim: int) -> None:
+def check_feature_dim(features: Tensor, dim: int) -> None:
     """Raise ValueError unless the last axis of the features has the size of the head."""
     if features.ndim < 1 or features.shape[-1] != dim:
         raise ValueError(

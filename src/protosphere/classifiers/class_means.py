@@ -9,6 +9,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from protosphere.classifiers.checks import nonfinite_error
+from protosphere.geometry.checks import check_features, check_labels
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -138,19 +139,13 @@ def class_means(
 def _check_arguments(
     features: Tensor, labels: Tensor, num_classes: int, weights: Tensor | None
 ) -> None:
-    if features.ndim != 2 or not features.is_floating_point():
+    check_features(features)
+    check_labels(labels, len(features))
+    if weights is not None and weights.shape != labels.shape:
         raise ValueError(
-            "features must be a floating-point tensor of shape (samples, dim), "
-            f"got shape {tuple(features.shape)} and {features.dtype}"
+            f"weights must hold one value per sample, shape ({len(features)},), "
+            f"got {tuple(weights.shape)}"
         )
-    if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise ValueError(f"labels must be integers, got {labels.dtype}")
-    for name, value in (("labels", labels), ("weights", weights)):
-        if value is not None and value.shape != features.shape[:1]:
-            raise ValueError(
-                f"{name} must have one value per sample, shape ({len(features)},); "
-                f"got {tuple(value.shape)}"
-            )
     if labels.device.type == "cpu" and len(labels):
         smallest, largest = int(labels.min()), int(labels.max())
         if smallest < 0 or largest >= num_classes:

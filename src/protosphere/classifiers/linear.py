@@ -3,7 +3,7 @@
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from protosphere.classifiers.checks import check_features, check_head_size
+from protosphere.classifiers.checks import check_feature_dim, check_head_size
 
 
 class LinearClassifier(nn.Module):
@@ -37,7 +37,7 @@ class LinearClassifier(nn.Module):
 
     def forward(self, features: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch classes"]:
         """Return the logits z·w_c + b_c."""
-        check_features(features, self.layer.in_features)
+        check_feature_dim(features, self.layer.in_features)
         logits: Tensor = self.layer(features)
         return logits
 

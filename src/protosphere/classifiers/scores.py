@@ -3,7 +3,7 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from protosphere.classifiers.checks import check_features
+from protosphere.classifiers.checks import check_feature_dim
 from protosphere.geometry.sphere import cosines
 
 
@@ -27,7 +27,7 @@ def cosine_logits(
         ValueError: Features and prototypes differ in their dimension.
     """
     classes, dim = prototypes.shape
-    check_features(features, dim)
+    check_feature_dim(features, dim)
     values = cosines(features.reshape(-1, dim), prototypes) / temperature
     return values.reshape(*features.shape[:-1], classes)
 
