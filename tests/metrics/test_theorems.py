@@ -15,12 +15,12 @@ def _measure(
     features: torch.Tensor, labels: torch.Tensor, prototypes: torch.Tensor
 ) -> dict[str, float]:
     """Measure stored and streamed, and check that both agree."""
-    stored = measure(features, labels, prototypes)
+    values = measure(features, labels, prototypes)
     metric = NeuralCollapse(features.shape[1], len(prototypes), prototypes)
     metric.update(features, labels)
     for name, value in metric.compute().items():
-        assert float(value) == pytest.approx(stored[name], rel=1e-9, abs=1e-12), name
-    return stored
+        assert float(value) == pytest.approx(values[name], rel=1e-9, abs=1e-12), name
+    return values
 
 
 @pytest.mark.parametrize(("classes", "dim"), SIZES)

@@ -166,7 +166,7 @@ def _haar(rows: int, columns: int, seed: int) -> Tensor:
 
 
 def _descend(num_classes: int, dim: int, seed: int, steps: int) -> Tensor:
-    """The best code that one run of Adam visits."""
+    """Return the best code of one Adam run."""
     generator = torch.Generator().manual_seed(seed)
     code = torch.randn(num_classes, dim, dtype=torch.float64, device="cpu", generator=generator)
     code = normalize(code).requires_grad_()
