@@ -103,6 +103,8 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
         with pytest.raises(FeatureFileError) as caught:
             read_features(tmp_path / name)
         assert name in str(caught.value)
+        if name == "objects.npz":
+            assert "it has pickled objects, which are not read" in str(caught.value)
         assert not fuse.exists(), name
 
 
@@ -220,7 +222,8 @@ def test_other_entries_of_pt_files_are_ignored(tmp_path: Path) -> None:
     assert found.bias is None
     negated = content | {"features": torch.complex(*torch.ones(2, 4, 3)).conj().imag}
     torch.save(negated, tmp_path / "negative.pt")
-    assert float(read_features(tmp_path / "negative.pt").features[0, 0]) == -1
+    features = read_features(tmp_path / "negative.pt").features
+    assert np.asarray(features)[0, 0] == -1, "NumPy cannot read a tensor with a pending negation"
 
 
 def test_written_features_are_read_again(tmp_path: Path) -> None:
