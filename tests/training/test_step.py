@@ -226,14 +226,18 @@ def test_the_average_of_the_weights_follows_the_steps(decay: float) -> None:
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("optimizer", [SGD(), AdamW()], ids=str)
-def test_a_compiled_step_is_the_eager_one(optimizer: SGD | AdamW) -> None:
-    """On the CPU, without random augmentation."""
+@pytest.mark.parametrize(
+    ("optimizer", "lr", "tolerance"), [(SGD(), 0.1, 1e-4), (AdamW(), 1e-3, 1e-3)], ids=str
+)
+def test_a_compiled_step_is_the_eager_one(
+    optimizer: SGD | AdamW, lr: float, tolerance: float
+) -> None:
+    """On the CPU, without random augmentation; AdamW magnifies the rounding of small gradients."""
     loader = memory_loader(small_split(), PLAIN_POLICY)
     config = TrainConfig(
-        Schedule(0.05, 3), 16, optimizer=optimizer, ema_decay=0.9, grad_clip=1.0, report_every=2
+        Schedule(lr, 3), 16, optimizer=optimizer, ema_decay=0.9, grad_clip=1.0, report_every=2
     )
     eager = [progress.loss for progress in train(small_objective(), loader, config)]
     config = dataclasses.replace(config, compile=True)
     compiled = [progress.loss for progress in train(small_objective(), loader, config)]
-    assert compiled == pytest.approx(eager, rel=1e-3, abs=1e-4)
+    assert compiled == pytest.approx(eager, rel=1e-3, abs=tolerance)

@@ -1,16 +1,12 @@
 """The objective: an encoder, a head and a loss as one module."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from protosphere.classifiers.protocol import Head
-else:
-    # Run-time type checkers cannot look for parameters in a protocol, but for a module they can.
-    Head = nn.Module
+from protosphere.classifiers.protocol import Head
 
 Loss: TypeAlias = Callable[..., Tensor]
 
