@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from protosphere.cli.evaluate import Probe
+from protosphere.evaluation.probes import PROBES
 from protosphere.runs import RunFolder
-from support.commands import refusal, run_command, set_options
+from support.commands import invoke, refusal, run_command, set_options
 
 SHORT = [*set_options(schedule__epochs=2), "--device", "cpu"]
 QUICK_PROBE = set_options(probe__epochs=2, probe__milestones=[1])
@@ -81,11 +83,19 @@ def test_a_run_with_a_validation_split_can_be_tested_in_the_end(tmp_path: Path) 
     assert "test accuracy" not in own_text
 
 
+def test_the_choices_are_all_probes() -> None:
+    assert [probe.value for probe in Probe] == ["all", *PROBES]
+
+
 def test_probes_are_reported_in_order_and_in_json(runs: Path) -> None:
     options = ["--probe", "linear", "--probe", "class_means", "--probe", "head", *QUICK_PROBE]
-    record = _evaluate(runs / "ce", *options)
+    result = invoke("evaluate", runs / "ce", "--device", "cpu", "--json", *options)
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
     names = [probe["name"] for probe in record["probes"]]
     assert names == ["head", "class_means", "linear"]
+    # Each probe is also reported as soon as it is done.
+    assert [line.split(",")[0] for line in result.stderr.splitlines()] == names
     assert record["probes"][0]["accuracy"] == record["metrics"]["accuracy"]
 
 

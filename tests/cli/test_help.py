@@ -47,6 +47,8 @@ def _help(words: list[str]) -> str:
 def test_help_shows_options_defaults_and_no_type_of_flags(words: list[str], command: Any) -> None:
     text = _help(words)
     assert "<bool>" not in text.lower()
+    for line in (command.help or "").splitlines()[1:]:
+        assert len(line) <= 78, "lines of a description are not wrapped again"
     for param in command.params:
         if param.param_type_name != "option":
             continue

@@ -31,9 +31,9 @@ def predict(
 ) -> None:
     """Classify images: class, confidence, and a rejection score.
 
-    The rejection score is minus the largest cosine between the features of an image and the
-    prototypes: the larger it is, the less the image looks like any class. JSON is one object
-    per line.
+    The rejection score is minus the largest cosine between the features of an
+    image and the prototypes: the larger it is, the less the image looks like
+    any class. JSON is one object per line.
     """
     from protosphere.cli.errors import report_errors
     from protosphere.cli.progress import progress_bar

@@ -186,8 +186,8 @@ def predict(
 ) -> None:
     """Classify features: class, confidence, and a rejection score.
 
-    The rejection score is minus the largest score of a class: the larger it is, the less a sample
-    resembles any class.
+    The rejection score is minus the largest score of a class: the larger it
+    is, the less a sample resembles any class.
     """
     from protosphere.cli.errors import report_errors
 
@@ -208,7 +208,8 @@ def export(
 ) -> None:
     """Export a classifier to ONNX, with its class names beside it (.classes.json).
 
-    The model takes features of norms between 1e-12 and 1e18, and returns scores and probabilities.
+    The model takes features of norms between 1e-12 and 1e18, and returns
+    scores and probabilities.
     """
     from protosphere.cli.errors import report_errors
     from protosphere.cli.text import count, echo
