@@ -109,8 +109,12 @@ def _with_same_label(
     assert problem.key_labels is not None
     positives = _positive_pairs(problem, logits)
     if problem.on_sphere:
-        left, right = chord_operands(anchors, keys, problem.anchor_labels, problem.key_labels)
-        logits = torch.where(positives, inner_products(left * problem.scale, right), logits)
+        # The correction is the rounding error of the logits: it has no derivative of its own.
+        with torch.no_grad():
+            left, right = chord_operands(anchors, keys, problem.anchor_labels, problem.key_labels)
+            accurate = inner_products(left * problem.scale, right)
+            correction = torch.where(positives, accurate - logits, 0)
+        logits = logits + correction
     excluded = None
     if problem.exclude == "same_index":
         excluded = _same_index(logits)
@@ -167,12 +171,16 @@ class _AttractionAndRepulsion(torch.autograd.Function):
             precise = logsumexp(masked, 1)
         finite = precise.masked_fill(precise == -torch.inf, 0).to(logits.dtype)
         repulsion = (masked - finite[:, None]).exp() * grad_values[:, None]
-        attraction = (grad_positives / counts.clamp(min=1))[:, None]
-        slopes = repulsion + torch.where(positives, attraction, 0)
-        if not torch.is_grad_enabled():
-            shift, usable = positive_shift(grad_values, grad_positives, counts, precise)
-            accurate = (masked - shift.to(logits.dtype)[:, None]).expm1() * -attraction
-            slopes = torch.where(positives & usable[:, None], accurate, slopes)
+        attraction = grad_positives / counts.clamp(min=1)
+        if torch.is_grad_enabled():
+            slopes = repulsion + torch.where(positives, attraction[:, None], 0)
+        else:
+            shift, exists = positive_shift(grad_values, grad_positives, counts, precise)
+            accurate = (masked - shift.to(logits.dtype)[:, None]).expm1_()
+            accurate = accurate.mul_(-attraction[:, None])
+            # Without a shift, for example where an upstream gradient is 0, the plain sum has to do.
+            plain = repulsion + torch.where(exists, 0, attraction)[:, None] * positives
+            slopes = torch.where(positives & exists[:, None], accurate, plain)
         grad_weights = None
         if key_log_weights is not None and ctx.needs_input_grad[1]:
             grad_weights = repulsion.sum(0).to(key_log_weights.dtype)
