@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnxruntime  # type: ignore[import-untyped]
+import onnxruntime
 import pytest
 
 from protosphere.classifiers import PrototypeClassifier
