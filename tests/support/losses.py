@@ -97,6 +97,7 @@ class Row:
         if self.temperature == "head":
             head.temperature = settings.pop("temperature", 0.1)
         elif self.temperature == "function":
+            head.bias = None
             settings.pop("temperature", None)
         module = self.module(**settings)
         if self.inputs == "features":
