@@ -20,6 +20,7 @@ from protosphere.data.datasets import (
     load_torchvision,
     split_validation,
 )
+from protosphere.data.splits import to_uint8
 
 
 def splits(dataset: ImageDataset) -> tuple[ImageSet, ImageSet]:
@@ -89,6 +90,11 @@ def test_arrays(layout: str, tmp_path: Path) -> None:
     names = np.array(["yes", "no"])
     np.savez(path, x_train=stored, y_train=labels, x_test=stored, y_test=labels, class_names=names)
     assert load_arrays(str(path)).test.class_names == ("yes", "no")
+
+
+def test_floating_point_images_are_rounded_to_the_nearest_level() -> None:
+    levels = np.array([0.0, 0.001, 0.003, 0.5, 0.999, 1.0], np.float32).reshape(6, 1, 1)
+    assert to_uint8(levels, source="test").flatten().tolist() == [0, 0, 1, 128, 255, 255]
 
 
 def test_cifar_as_torchvision_stores_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
