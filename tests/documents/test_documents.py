@@ -147,7 +147,7 @@ def test_recipes_page_lists_every_recipe() -> None:
 
 
 def test_recipes_page_has_the_keys_of_losses_and_datasets() -> None:
-    tables = {"loss.name": LOSSES, "data.source": DATASETS}
+    tables: dict[str, dict[str, Any]] = {"loss.name": LOSSES, "data.source": DATASETS}
     for key, entries in tables.items():
         table = read("docs/recipes.md").split(f"| `{key}` |")[1].split("\n\n")[0]
         for row in table.splitlines()[2:]:
