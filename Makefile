@@ -44,7 +44,8 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/metrics.py
 	$(BIN)/python benchmarks/measure_file.py
 	$(BIN)/python benchmarks/prototypes.py
-	$(BIN)/python benchmarks/readme.py
+	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python benchmarks/figure.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'protosphere needs Python 3.11 or newer')"

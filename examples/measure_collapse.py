@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from one_line import DIM, LOSSES, data, train
+from one_line import DIM, LOSSES, load_data, train
 from protosphere.metrics import measure_detailed
 from protosphere.metrics.verdicts import verdicts
 
@@ -31,12 +31,12 @@ METRICS = (
 
 def main(folder: Path | None = None) -> None:
     """Train, measure and print; write the features if a folder is given."""
-    x, _, y, _ = data()
+    x, _, y, _ = load_data()
     results = {}
     for loss in LOSSES:
         encoder, head = train(loss, 0, x, y)
         with torch.no_grad():
-            features, prototypes = encoder(x), head.weight
+            features, prototypes = encoder(x), head.prototypes
         results[loss] = measure_detailed(features, y, prototypes)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Shared fixtures, and the hook that checks every annotated shape where it is asked for."""
+"""Shared fixtures, and the hook that checks annotated shapes if PROTOSPHERE_TYPED_CALLS is set."""
 
 import os
 
@@ -23,7 +23,7 @@ def _seeded() -> None:
 
 @pytest.fixture(params=["eager", "chunked", "chunked, tiles computed again"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both forms of the primitive; the chunked one with tiles so small that even a tiny batch has many."""
+    """Both forms of the primitive, the chunked one with tiles of three rows."""
     from protosphere.kernels import chunked
 
     monkeypatch.setattr(chunked, "_SIDE_ON_CPU", 3)

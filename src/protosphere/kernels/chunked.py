@@ -80,7 +80,7 @@ def _accumulation_dtype(problem: Problem) -> torch.dtype:
     return problem.dtype
 
 
-def _stored_size(problem: Problem, store: bool) -> int:
+def _saved_size(problem: Problem, store: bool) -> int:
     size = len(problem.anchors) * len(problem.keys)
     return size if store and size <= _KEPT else 0
 
@@ -107,9 +107,9 @@ class _Operands(NamedTuple):
     chords: tuple[Tensor, Tensor] | None
     top: Tensor
 
-    def tiles(self, problem: Problem, stored: Tensor) -> Iterator[Tile]:
-        side = _side(stored.device)
-        return iterate_tiles(problem, self.scaled_anchors, self.keys, stored, side)
+    def tiles(self, problem: Problem, saved: Tensor) -> Iterator[Tile]:
+        side = _side(saved.device)
+        return iterate_tiles(problem, self.scaled_anchors, self.keys, saved, side)
 
     def write_logits(
         self, tile: Tile, problem: Problem, positives: IndexedPositives | SameLabelPositives | None
@@ -176,12 +176,12 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         like, accumulate = operands.scaled_anchors, _accumulation_dtype(problem)
         largest = like.new_full((len(like),), -torch.inf)
         total = torch.zeros_like(largest, dtype=accumulate)
-        stored = like.new_empty(_stored_size(problem, store))
+        saved = like.new_empty(_saved_size(problem, store))
         if problem.positive_logits_from == "chords":
             positive_logits = _logits_from_chords(problem, operands.anchors, operands.keys)
         else:
             positive_logits = like.new_zeros(problem.num_positive_logits)
-        for tile in operands.tiles(problem, stored):
+        for tile in operands.tiles(problem, saved):
             positives = find_positives(tile, problem)
             operands.write_logits(tile, problem, positives)
             if positives and problem.positive_logits_from == "matrix":
@@ -196,7 +196,7 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
             largest[tile.anchors] = now
         if problem.positives == "same_label":
             positive_logits /= num_positives(problem).clamp(min=1)
-        return total.log() + _finite(largest) - operands.top, positive_logits, stored
+        return total.log() + _finite(largest) - operands.top, positive_logits, saved
 
 
 class _SameLabelGradients(NamedTuple):
@@ -233,14 +233,14 @@ def _same_label_gradients(
 @torch.library.custom_op(
     "protosphere::masked_logsumexp_backward",
     mutates_args=(),
-    schema="(Tensor grad_values, Tensor grad_positives, Tensor values, Tensor stored, "
+    schema="(Tensor grad_values, Tensor grad_positives, Tensor values, Tensor saved, "
     f"bool[] needs_grad, {_SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def _backward(
     grad_values: Tensor,
     grad_positives: Tensor,
     values: Tensor,
-    stored: Tensor,
+    saved: Tensor,
     needs_grad: list[bool],
     *arguments: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -258,13 +258,13 @@ def _backward(
         d_keys = scaled_anchors.new_zeros(problem.keys.shape if for_keys else 0)
         d_scale = scaled_anchors.new_zeros(() if for_scale else 0)
         d_log_weights = scaled_anchors.new_zeros(len(problem.keys) if for_log_weights else 0)
-        for tile in operands.tiles(problem, stored):
+        for tile in operands.tiles(problem, saved):
             positives = find_positives(tile, problem)
-            if not len(stored):
+            if not len(saved):
                 operands.write_logits(tile, problem, positives)
                 _mask_logits(tile, problem, positives)
             # The scratch memory may be that of the logits, which positives of one label need later.
-            logits = tile.logits if same_label is None or len(stored) else tile.logits.clone()
+            logits = tile.logits if same_label is None or len(saved) else tile.logits.clone()
             slopes = torch.sub(tile.logits, shift[tile.anchors], out=tile.scratch).exp_()
             slopes.mul_(weight[tile.anchors])
             if for_log_weights:
@@ -299,7 +299,7 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     return (
         like.new_empty(len(problem.anchors), dtype=_accumulation_dtype(problem)),
         like.new_empty(problem.num_positive_logits),
-        like.new_empty(_stored_size(problem, store)),
+        like.new_empty(_saved_size(problem, store)),
     )
 
 
@@ -317,11 +317,11 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    values, positive_logits, stored = output
-    ctx.mark_non_differentiable(stored)
-    # Otherwise the stored logits would get a gradient of zeros of their own size.
+    values, positive_logits, saved = output
+    ctx.mark_non_differentiable(saved)
+    # Otherwise the saved logits would get a gradient of zeros of their own size.
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:_NUM_TENSORS], values, stored)
+    ctx.save_for_backward(*inputs[:_NUM_TENSORS], values, saved)
     ctx.num_positive_logits = len(positive_logits)
     ctx.options = inputs[_NUM_TENSORS:_NUM_FIELDS]
 
@@ -329,11 +329,11 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _differentiate(
     ctx: Any, grad_values: Tensor | None, grad_positives: Tensor | None, _: None
 ) -> tuple[Tensor | None, ...]:
-    *tensors, values, stored = ctx.saved_tensors
+    *tensors, values, saved = ctx.saved_tensors
     if grad_values is None:
         grad_values = torch.zeros_like(values)
     if grad_positives is None:
-        grad_positives = stored.new_zeros(ctx.num_positive_logits)
+        grad_positives = saved.new_zeros(ctx.num_positive_logits)
     needs_grad = list(ctx.needs_input_grad[:_NUM_DIFFERENTIABLE])
     arguments = (*tensors, *ctx.options)
     gradients: tuple[Tensor | None, ...]
@@ -342,7 +342,7 @@ def _differentiate(
             Problem(*arguments), needs_grad, grad_values, grad_positives
         )
     else:
-        gradients = _backward(grad_values, grad_positives, values, stored, needs_grad, *arguments)
+        gradients = _backward(grad_values, grad_positives, values, saved, needs_grad, *arguments)
     used = (
         gradient if need else None for gradient, need in zip(gradients, needs_grad, strict=True)
     )

@@ -71,7 +71,7 @@ class Tile(NamedTuple):
 
 
 def iterate_tiles(
-    problem: Problem, scaled_anchors: Tensor, keys: Operand, stored: Tensor, side: int
+    problem: Problem, scaled_anchors: Tensor, keys: Operand, saved: Tensor, side: int
 ) -> Iterator[Tile]:
     """Yield the tiles of the matrix, one block of keys after the other.
 
@@ -81,7 +81,7 @@ def iterate_tiles(
         problem: What to compute.
         scaled_anchors: The anchors times the inverse temperature.
         keys: The keys.
-        stored: Memory for the logits of all tiles; if empty, logits are in the scratch memory.
+        saved: Memory for the logits of all tiles; if empty, logits are in the scratch memory.
         side: Largest number of rows and columns of a tile.
     """
     size = min(side, len(scaled_anchors)) * min(side, len(problem.keys))
@@ -93,7 +93,7 @@ def iterate_tiles(
             shape = (anchor_rows.stop - anchor_rows.start, len(key_vectors))
             size = shape[0] * shape[1]
             scratch = shared[:size].view(shape)
-            logits = stored[start : start + size].view(shape) if len(stored) else scratch
+            logits = saved[start : start + size].view(shape) if len(saved) else scratch
             start += size
             yield Tile(anchor_rows, key_rows, key_vectors, logits, scratch)
 
