@@ -42,7 +42,9 @@ def _losses(
     "change",
     [
         {},
-        {"optimizer": AdamW()},
+        # Adam divides by the size of the gradient: at a large learning rate the rounding of a
+        # gradient that is almost zero would decide the sign of a large update.
+        {"optimizer": AdamW(), "schedule": Schedule(1e-3, 3)},
         {"optimizer": SGD(momentum=0.5, weight_decay=0.01)},
         {"grad_clip": 0.5, "ema_decay": 0.9},
         {"grad_accum_steps": 2},

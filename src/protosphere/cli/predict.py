@@ -69,8 +69,6 @@ def _predict_batches(
     run: "Run", images: "Iterable[LoadedImage]", batch_size: int
 ) -> Iterator[tuple[list[dict[str, Any]], list[str]]]:
     """Rows and problems of each batch, in order."""
-    from protosphere.evaluation.predict import predict_images
-
     remaining = iter(images)
     while batch := list(islice(remaining, batch_size)):
         problems = [item.problem for item in batch if item.problem is not None]
@@ -79,7 +77,7 @@ def _predict_batches(
             yield [], problems
             continue
         readable = [item.image for item in batch if item.image is not None]
-        predictions = predict_images(run.objective, run.transform, readable, batch_size=batch_size)
+        predictions = run.predict(readable, batch_size=batch_size)
         columns = (
             names,
             (run.class_names[index] for index in predictions.classes.tolist()),

@@ -66,7 +66,7 @@ def _first_of_label(
 ) -> Float[Tensor, "rows dim"]:
     """Return for each label the first reference vector with this label, zeros if there is none."""
     if len(references) == 0:
-        return references.new_zeros(())
+        return references.new_zeros(len(labels), references.shape[1])
     ordered, order = reference_labels.sort(stable=True)
     position = torch.searchsorted(ordered, labels.contiguous()).clamp(max=len(ordered) - 1)
     first = references.index_select(0, order.index_select(0, position))

@@ -99,18 +99,20 @@ class Run:
 
     def predict(
         self,
-        images: Sequence[UInt8[Tensor, "channels height width"]]
-        | UInt8[Tensor, "images channels height width"],
+        images: Sequence[UInt8[Tensor, "_ _ _"]] | UInt8[Tensor, "images channels height width"],
+        *,
+        batch_size: int = 256,
     ) -> Predictions:
         """Classify images.
 
         Args:
             images: Images of any size as bytes, channels first.
+            batch_size: Number of images that are classified at a time.
 
         Returns:
             Class index, confidence and rejection score of each image.
         """
-        return predict_images(self.objective, self.transform, images)
+        return predict_images(self.objective, self.transform, images, batch_size=batch_size)
 
     def features(
         self,
