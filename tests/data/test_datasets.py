@@ -116,6 +116,26 @@ def test_cifar_as_torchvision_stores_it(tmp_path: Path, monkeypatch: pytest.Monk
     assert train.class_names == tuple("abcdefghij")
 
 
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "kmnist"])
+def test_grayscale_sets_of_torchvision(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torchvision
+
+    class Small:
+        classes = ("zero", "one")
+
+        def __init__(self, root: Path, train: bool, download: bool) -> None:
+            self.data = torch.full((4, 28, 28), 7 if train else 9, dtype=torch.uint8)
+            self.targets = torch.tensor([0, 1, 0, 1])
+
+    monkeypatch.setattr(torchvision.datasets, datasets.TORCHVISION[name], Small)
+    train, test = splits(load_torchvision(name, root=tmp_path))
+    assert train.images.shape == (4, 1, 28, 28)
+    assert (int(train.images.max()), int(test.images.max())) == (7, 9)
+    assert test.class_names == ("zero", "one")
+
+
 def test_every_torchvision_name_exists_there() -> None:
     import torchvision
 

@@ -35,6 +35,7 @@ __all__ = [
 TORCHVISION = {
     "mnist": "MNIST",
     "fashion-mnist": "FashionMNIST",
+    "kmnist": "KMNIST",
     "cifar10": "CIFAR10",
     "cifar100": "CIFAR100",
 }

@@ -272,7 +272,7 @@ class DigitsData(DataSettings):
 class TorchvisionData(DataSettings):
     """A dataset of torchvision."""
 
-    source: Literal["mnist", "fashion-mnist", "cifar10", "cifar100"]
+    source: Literal["mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100"]
     root: str = Field("data", description="Folder of downloaded datasets.")
 
 
@@ -353,6 +353,7 @@ DATASETS: dict[str, DatasetEntry[Any]] = {
     "digits": DatasetEntry(DigitsData, lambda *_: load_digits()),
     "mnist": DatasetEntry(TorchvisionData, _load_torchvision),
     "fashion-mnist": DatasetEntry(TorchvisionData, _load_torchvision),
+    "kmnist": DatasetEntry(TorchvisionData, _load_torchvision),
     "cifar10": DatasetEntry(TorchvisionData, _load_torchvision),
     "cifar100": DatasetEntry(TorchvisionData, _load_torchvision),
     "arrays": DatasetEntry(ArraysData, lambda data, _: load_arrays(data.path)),
