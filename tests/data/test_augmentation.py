@@ -257,19 +257,10 @@ def test_pydantic_reads_a_policy_and_writes_plain_values() -> None:
         {"size": 8, "crop": {"name": "padded", "padding": 1}, "hflip": 0.0}
     )
     assert policy == AugmentationPolicy(8, PaddedCrop(padding=1), hflip=0.0)
-    assert (
-        dataclasses.asdict(policy)
-        == ADAPTER.dump_python(policy)
-        == {
-            "size": 8,
-            "crop": {"name": "padded", "padding": 1},
-            "hflip": 0.0,
-            "color_jitter": None,
-            "grayscale": 0.0,
-            "gaussian_blur": 0.0,
-            "num_views": 1,
-        }
-    )
+    values = ADAPTER.dump_python(policy)
+    assert values == dataclasses.asdict(policy)
+    assert (values["size"], values["hflip"], values["num_views"]) == (8, 0.0, 1)
+    assert values["crop"] == {"name": "padded", "padding": 1}
     assert ADAPTER.validate_python(dataclasses.asdict(policy)) == policy
     assert ADAPTER.validate_json(ADAPTER.dump_json(STRONG.policy)) == STRONG.policy
     assert ADAPTER.validate_python(STRONG.policy) is STRONG.policy
