@@ -23,12 +23,24 @@ def _images(height: int = 12, width: int = 9, count: int = 40) -> torch.Tensor:
 def test_resized_crop_and_flip(height: int, width: int, size: int) -> None:
     images = torch.rand(60, 3, height, width)
     boxes = transforms.random_resized_boxes(60, height, width, scale=(0.02, 1.0))
-    hflip = torch.rand(60) < 0.5
-    found = transforms.resized_crop(images, boxes, size, hflip=hflip)
-    for image, box, flip, result in zip(images, boxes.tolist(), hflip, found, strict=True):
+    hflip, vflip = torch.rand(60) < 0.5, torch.rand(60) < 0.5
+    found = transforms.resized_crop(images, boxes, size, hflip=hflip, vflip=vflip)
+    cases = zip(images, boxes.tolist(), hflip, vflip, found, strict=True)
+    for image, box, horizontal, vertical, result in cases:
         expected = tv.resized_crop(image, *box, [size, size], antialias=True)
-        expected = tv.horizontal_flip(expected) if flip else expected
+        expected = tv.horizontal_flip(expected) if horizontal else expected
+        expected = tv.vertical_flip(expected) if vertical else expected
         torch.testing.assert_close(result, expected, rtol=0, atol=2e-6)
+
+
+def test_a_policy_flips_as_often_as_it_says() -> None:
+    image = torch.tensor([[0, 51], [102, 153]], dtype=torch.uint8)
+    batch = image.expand(4000, 1, 2, 2)
+    policy = AugmentationPolicy(2, None, hflip=0.25, vflip=0.75)
+    corners = Augmentation(policy, (0.0,), (1.0,))(batch)[:, 0, 0, 0]
+    counts = torch.bincount((corners * 5).round().long(), minlength=4) / 4000
+    expected = torch.tensor([0.75 * 0.25, 0.25 * 0.25, 0.75 * 0.75, 0.25 * 0.75])
+    assert (counts - expected).abs().max() < 0.03
 
 
 def test_uint8_images_are_divided_by_255() -> None:

@@ -108,6 +108,7 @@ class AugmentationPolicy:
         size: Side of the output images in pixels.
         crop: Random crop, or None to resize the whole image.
         hflip: Probability of a horizontal flip.
+        vflip: Probability of a vertical flip.
         color_jitter: Color jitter, or None. Needs color images.
         grayscale: Probability of removing the color. Needs color images.
         gaussian_blur: Probability of a Gaussian blur with a standard deviation of 0.1 to 2 pixels
@@ -125,6 +126,7 @@ class AugmentationPolicy:
     size: int = 32
     crop: Annotated[RandomResizedCrop | PaddedCrop, ChosenByName()] | None = RandomResizedCrop()
     hflip: float = 0.5
+    vflip: float = 0.0
     color_jitter: ColorJitter | None = None
     grayscale: float = 0.0
     gaussian_blur: float = 0.0
@@ -133,7 +135,7 @@ class AugmentationPolicy:
     def __post_init__(self) -> None:
         check_integer("size", self.size, low=1)
         check_integer("num_views", self.num_views, low=1)
-        for name in ("hflip", "grayscale", "gaussian_blur"):
+        for name in ("hflip", "vflip", "grayscale", "gaussian_blur"):
             check_number(name, getattr(self, name), low=0.0, high=1.0)
         if not isinstance(self.crop, RandomResizedCrop | PaddedCrop | None):
             raise ValueError(
@@ -222,7 +224,8 @@ class Augmentation:
         policy, device = self.policy, images.device
         count, _, height, width = images.shape
         crop = policy.crop
-        if crop is None and not policy.hflip and height == width == policy.size:
+        flips = policy.hflip or policy.vflip
+        if crop is None and not flips and height == width == policy.size:
             return images / 255
         if isinstance(crop, RandomResizedCrop):
             boxes = transforms.random_resized_boxes(
@@ -236,10 +239,13 @@ class Augmentation:
             images = F.pad(images, [crop.padding] * 4)
         else:
             boxes = torch.tensor([0, 0, height, width], device=device).expand(count, 4)
-        hflip = None
-        if policy.hflip:
-            hflip = torch.rand(count, device=device, generator=generator) < policy.hflip
-        return transforms.resized_crop(images, boxes, policy.size, hflip=hflip)
+        hflip, vflip = (
+            torch.rand(count, device=device, generator=generator) < probability
+            if probability
+            else None
+            for probability in (policy.hflip, policy.vflip)
+        )
+        return transforms.resized_crop(images, boxes, policy.size, hflip=hflip, vflip=vflip)
 
     def evaluation_transform(self, crop: EvaluationCrop = "resize") -> EvaluationTransform:
         """Return the transform for evaluation with the same output size and normalization."""

@@ -127,18 +127,24 @@ def _interpolation(
 
 
 def resized_crop(
-    images: Images, boxes: Boxes, size: int, *, hflip: Bool[Tensor, "images"] | None = None
+    images: Images,
+    boxes: Boxes,
+    size: int,
+    *,
+    hflip: Bool[Tensor, "images"] | None = None,
+    vflip: Bool[Tensor, "images"] | None = None,
 ) -> Float[Tensor, "images channels size size"]:
-    """Crop a box from each image, resize it to a square, and flip some images horizontally.
+    """Crop a box from each image, resize it to a square, and flip some images.
 
-    Equal to torchvision's ``resized_crop`` (bilinear, antialiased) and ``horizontal_flip`` on
-    float images.
+    Equal to torchvision's ``resized_crop`` (bilinear, antialiased), ``horizontal_flip`` and
+    ``vertical_flip`` on float images.
 
     Args:
         images: Images of type uint8, which are divided by 255, or float, which are not.
         boxes: Top, left, height and width of each box.
         size: Side of the output in pixels.
-        hflip: Mask of the images to flip, or None.
+        hflip: Mask of the images to flip horizontally, or None.
+        vflip: Mask of the images to flip vertically, or None.
 
     Returns:
         Float images.
@@ -152,6 +158,8 @@ def resized_crop(
     columns = _interpolation(boxes[:, 1], boxes[:, 3], images.shape[3], size)
     if hflip is not None:
         columns = torch.where(hflip[:, None, None], columns.flip(1), columns)
+    if vflip is not None:
+        rows = torch.where(vflip[:, None, None], rows.flip(1), rows)
     if not images.is_floating_point():
         rows = rows / 255
     return _multiply_both_sides(rows, images.to(rows.dtype), columns)
