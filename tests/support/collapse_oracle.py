@@ -96,6 +96,7 @@ def metrics(
     result["inter_effective_rank"] = _erank(between)
     result["weights_effective_rank"] = _erank(np.cov(w.T, bias=True))
     result |= _nc2(means, "") | _nc2(w, "_weights")
+    result["nc2_coherence"] = _pairs(_unit(centered) @ _unit(centered).T).max() + 1 / (classes - 1)
     kernel = _pairs(np.linalg.norm(_unit(centered)[:, None] - _unit(centered), axis=-1))
     result["gnc2_mean"] = np.mean(-np.log(kernel))
     result["gnc2_variance"] = np.var(-np.log(kernel))

@@ -109,6 +109,16 @@ CATALOG: dict[str, MetricDefinition] = {
         ZERO,
         "means",
     ),
+    "nc2_coherence": MetricDefinition(
+        "NC2",
+        "nc2",
+        "max cos(v_c, v_c′) + 1/(K−1)",
+        "similarity of the two most similar classes, beyond that of a simplex",
+        "formulas.nc2_coherence",
+        ("means",),
+        ZERO,
+        "means",
+    ),
     "nc2_gram": MetricDefinition(
         "NC2",
         "nc2",

@@ -145,6 +145,11 @@ def nc2_simplex(vectors: CenteredVectors) -> Float[Tensor, ""]:
     return (vectors.pairwise_cosines + 1 / (len(vectors) - 1)).abs().mean()
 
 
+def nc2_coherence(vectors: CenteredVectors) -> Float[Tensor, ""]:
+    """Excess of the largest cosine over a simplex: max_{c≠c'} cos + 1/(K−1). At collapse 0."""
+    return vectors.pairwise_cosines.max() + 1 / (len(vectors) - 1)
+
+
 def nc2_gram(vectors: CenteredVectors) -> Float[Tensor, ""]:
     """Gram matrix against a simplex: ‖G/‖G‖_F − (I − 11ᵀ/K)/√(K−1)‖_F. At collapse 0."""
     vectors.check_distinct()
