@@ -20,7 +20,7 @@ from protosphere.classifiers import (
     rejection_score,
 )
 from protosphere.geometry import cosines
-from protosphere.losses import nonl_loss, normface_from_logits, normface_loss
+from protosphere.losses import NONLLoss, nonl_loss, normface_from_logits, normface_loss
 
 
 def fitted_head() -> MeanClassifier:
@@ -154,6 +154,20 @@ def test_a_learned_temperature_belongs_to_the_head() -> None:
     assert head.log_temperature is not None
     assert head.log_temperature.grad is not None
     assert head.log_temperature.grad.abs() > 0
+
+
+def test_the_lower_bound_of_the_temperature_holds_in_training_and_prediction() -> None:
+    head = CosineClassifier(6, 4, temperature=0.1, learn_temperature=True, min_temperature=0.08)
+    features, labels = torch.randn(8, 6), torch.arange(8) % 4
+    with torch.no_grad():
+        assert head.log_temperature is not None
+        head.log_temperature.fill_(math.log(0.01))
+    assert isinstance(head.temperature, torch.Tensor)
+    assert head.temperature.item() == pytest.approx(0.08)
+    expected = nonl_loss(features, head.prototypes, labels, temperature=0.08)
+    torch.testing.assert_close(NONLLoss()(features, head, labels), expected)
+    torch.testing.assert_close(head(features), cosines(features, head.prototypes) / 0.08)
+    assert "min_temperature=0.08" in repr(head)
 
 
 def test_a_fixed_frame_is_not_trained() -> None:

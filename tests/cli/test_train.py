@@ -65,6 +65,13 @@ def test_one_epoch_is_singular(tmp_path: Path) -> None:
     assert "Each batch" not in run_command(*command, *options, "--resume")
 
 
+def test_a_run_is_resumed_with_its_own_recipe(run: Path, tmp_path: Path) -> None:
+    resumed = run_command("train", "--resume", "--out", run, "--device", "cpu")
+    assert resumed.startswith("Nothing left to do")
+    assert "RECIPE must be given" in refusal("train", "--out", tmp_path / "new")
+    assert "RECIPE must be given" in refusal("train", "--resume", "--out", tmp_path / "new")
+
+
 def test_a_resumed_run_says_where_it_continues(tmp_path: Path) -> None:
     command = ["train", "digits-ce", "--out", tmp_path / "run", *SHORT, *TINY]
     assert "Resumed" not in run_command(*command)
@@ -97,7 +104,7 @@ def test_a_folder_with_a_run_is_refused_and_not_touched(run: Path) -> None:
         (["digits-nol"], "did you mean digits-nonl?"),
         (["digits-ce", "--set", "schedule.epoch=1"], "did you mean epochs?"),
         (["digits-ce", "--set", "optimizer.lr=-1"], "optimizer.lr must be greater than 0, got -1"),
-        (["none.yaml"], "cannot read none.yaml"),
+        (["none.yaml"], "none.yaml must be a YAML file; it does not exist"),
         (["cifar100-ce", "--set", "data.root=/nowhere"], "cifar100"),
         (["digits-ce", "--device", "cuda:99"], "--device must be a device that is available here"),
         (["digits-ce", "--set", "name"], "an override must have the form path=value, got 'name'"),

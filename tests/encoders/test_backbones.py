@@ -21,7 +21,7 @@ def norm_weights(model: nn.Module, *, last: bool) -> list[Tensor]:
     ("name", "stem", "channels", "side"),
     [
         ("small", "imagenet", 1, 8),
-        ("small", "cifar", 3, 32),
+        ("small", "imagenet", 3, 32),
         ("resnet18", "cifar", 3, 32),
         ("resnet18", "imagenet", 1, 64),
     ],
@@ -92,12 +92,14 @@ def test_torchvisions_initialization_has_the_same_distribution() -> None:
 
 
 @pytest.mark.parametrize("name", ["small", "vit_tiny_patch16_224"])
-def test_backbones_without_the_option_refuse_to_turn_it_off(name: str) -> None:
-    for zero_init_residual in (True, None):
-        create_backbone(name, zero_init_residual=zero_init_residual)
-    message = f"zero_init_residual must be true or null for the backbone '{name}', which does not"
-    with pytest.raises(ValueError, match=message):
-        create_backbone(name, zero_init_residual=False)
+def test_options_that_a_backbone_does_not_have_are_refused(name: str) -> None:
+    create_backbone(name, zero_init_residual=None)
+    for value in (True, False):
+        message = f"zero_init_residual does not apply to the backbone '{name}', got"
+        with pytest.raises(ValueError, match=message):
+            create_backbone(name, zero_init_residual=value)
+    with pytest.raises(ValueError, match="stem 'cifar' needs a ResNet"):
+        create_backbone(name, stem="cifar")
 
 
 @pytest.mark.bad_input

@@ -53,10 +53,10 @@ def test_a_batch_equals_a_list(objective: Objective) -> None:
     ("images", "message"),
     [
         ([], "images must contain at least one image, got none"),
-        ([torch.zeros(3, 8, 8)], r"uint8 tensors .*, got \(3, 8, 8\) of torch.float32"),
+        ([torch.zeros(3, 8, 8)], r"uint8 tensors .*, got torch.float32"),
         (
             [torch.zeros(8, 8, dtype=torch.uint8)],
-            r"shape \(channels, height, width\), got \(8, 8\)",
+            r"got shape \(8, 8\)",
         ),
     ],
 )

@@ -227,7 +227,9 @@ def test_min_temperature() -> None:
     with pytest.raises(ValueError, match="min_temperature must be a positive number, got 0"):
         nonl_loss(X, W, Y, min_temperature=0)
     with pytest.raises(ValueError, match="min_temperature must be a positive number, got -1"):
-        NONLLoss(min_temperature=-1)
+        CosineClassifier(3, 5, learn_temperature=True, min_temperature=-1)
+    with pytest.raises(ValueError, match="min_temperature has no effect"):
+        CosineClassifier(3, 5, min_temperature=0.1)
 
 
 def test_nonl_refuses_a_learned_temperature_without_a_lower_bound() -> None:
@@ -237,7 +239,8 @@ def test_nonl_refuses_a_learned_temperature_without_a_lower_bound() -> None:
     head = CosineClassifier(3, 5, learn_temperature=True)
     with pytest.raises(ValueError, match="requires min_temperature"):
         NONLLoss()(X, head, Y)
-    assert torch.isfinite(NONLLoss(min_temperature=0.05)(X, head, Y))
+    bounded = CosineClassifier(3, 5, learn_temperature=True, min_temperature=0.05)
+    assert torch.isfinite(NONLLoss()(X, bounded, Y))
 
 
 def test_negatives() -> None:

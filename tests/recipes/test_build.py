@@ -1,12 +1,16 @@
 """Recipes as objects: every key reaches the object that it configures."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.nn import functional as F
 
 from protosphere import losses
+from protosphere.data.loaders import FolderLoader
 from protosphere.geometry import cosines
 from protosphere.recipes import build, catalog
 from protosphere.recipes.registry import LOSSES
@@ -98,30 +102,49 @@ def test_head_and_loss_have_the_same_temperature(name: str) -> None:
     torch.testing.assert_close(objective.head(features), cosines(features, prototypes) / 0.37)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "options"),
-    [
-        (["loss.name=normface", "loss.margin=0.2"], {"margin": 0.2}),
-        (
-            ["loss.name=normface", "loss.margin=0.2", "loss.margin_kind=angle"],
-            {"margin": 0.2, "margin_kind": "angle"},
-        ),
-        (["loss.name=nonl", "loss.negatives=both"], {"negatives": "both"}),
-        (["loss.name=nonl", "loss.negatives=prototypes"], {"negatives": "prototypes"}),
-        (
-            ["loss.name=ntce", "loss.class_weights=[1, 2, 0.5]"],
-            {"class_weights": torch.tensor([1.0, 2.0, 0.5])},
-        ),
-    ],
-)
-def test_options_of_losses_arrive(overrides: list[str], options: dict[str, Any]) -> None:
-    objective = build.create_objective(_recipe(*overrides), num_classes=CLASSES, in_channels=1)
-    features, prototypes, labels = _batch()
-    with torch.no_grad():
-        objective.head.prototypes.copy_(prototypes)
-    name = overrides[0].partition("=")[2]
-    expected = PROTOTYPE_LOSSES[name](features, prototypes, labels, temperature=0.1, **options)
-    torch.testing.assert_close(objective.loss(features, objective.head, labels), expected)
+# A value other than the default for every key of the losses that a module or a head takes.
+VALUES: dict[str, Any] = {
+    "class_weights": (1.0, 2.0, 0.5),
+    "form": "chunked",
+    "temperature": 0.37,
+    "learn_temperature": True,
+    "min_temperature": 0.05,
+    "label_smoothing": 0.3,
+    "margin": 0.2,
+    "margin_kind": "angle",
+    "negatives": "both",
+    "frame": "code",
+}
+# Keys that need another one beside them.
+COMPANIONS: dict[str, dict[str, Any]] = {
+    "learn_temperature": {"min_temperature": 0.05},
+    "min_temperature": {"learn_temperature": True},
+    "margin_kind": {"margin": 0.2},
+}
+KEYS = [
+    (name, key)
+    for name, entry in LOSSES.items()
+    for key in entry.settings.model_fields
+    if key != "name"
+]
+
+
+@pytest.mark.parametrize(("name", "key"), KEYS)
+def test_every_key_of_a_loss_reaches_its_module_or_head(name: str, key: str) -> None:
+    value = VALUES[key]
+    companions = COMPANIONS.get(key, {})
+    settings = LOSSES[name].settings(**{key: value, **companions})
+    recipe = _recipe().model_copy(update={"loss": settings})
+    objective = build.create_objective(recipe, num_classes=CLASSES, in_channels=1)
+    text = f"{objective.loss!r} {objective.head!r}"
+    if key == "class_weights":
+        assert "class_weights=(3 values)" in text
+        buffers = dict(objective.named_buffers())
+        weights = next(buffers[k] for k in buffers if k.endswith("class_weights"))
+        assert weights.tolist() == list(value)
+    else:
+        shown = value if isinstance(value, float | bool) else repr(value)
+        assert f"{key}={shown}" in text
 
 
 def test_a_learned_temperature_gets_a_gradient() -> None:
@@ -152,6 +175,26 @@ def test_the_seed_decides_the_initial_weights() -> None:
     assert not torch.equal(first.head.prototypes, other.head.prototypes)
 
 
+@pytest.mark.parametrize(("name", "norm"), [("cifar100-nonl", 1.0), ("cifar100-strong-nonl", 0.0)])
+def test_residual_blocks_are_initialized_as_the_recipe_says(name: str, norm: float) -> None:
+    recipe = catalog.get_recipe(name)
+    encoder = build.create_objective(recipe, num_classes=CLASSES, in_channels=3).encoder
+    weights = encoder.get_parameter("backbone.layer1.0.bn2.weight")
+    assert weights.unique().tolist() == [norm]
+
+
+def test_keys_of_image_folders_reach_the_loader(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        for index, name in enumerate(("a", "b")):
+            (tmp_path / split / name).mkdir(parents=True)
+            pixels = np.full((8, 8, 3), 100 * index, np.uint8)
+            Image.fromarray(pixels).save(tmp_path / split / name / "0.png")
+    recipe = _recipe(f"data.path={tmp_path}", "data.workers=1", name="folder-nonl")
+    loader, _ = build.create_loaders(recipe, build.load_dataset(recipe), "cpu")
+    assert isinstance(loader, FolderLoader)
+    assert loader.workers == 1
+
+
 def test_checkpoint_keys_name_the_parts_of_the_encoder() -> None:
     recipe = _recipe("augmentation.size=32", name="cifar10-scl")
     keys = build.create_objective(recipe, num_classes=CLASSES, in_channels=3).state_dict()
@@ -180,7 +223,12 @@ def test_validation_images_are_held_out_of_the_training_images() -> None:
         (["model.backbone.name=resnet81"], "resnet81"),
         (["model.backbone.name=vit_tiny_patch16_224"], "does not take images of augmentation.size"),
         (["loss.name=ntce", "loss.class_weights=[1, 2]"], "one weight for each of the 3 classes"),
-        (["loss.name=normface", "loss.margin=9"], "margin must be"),
+        (
+            ["loss.name=etf-dr", "model.projection={name: linear, out_dim: 1}"],
+            "loss etf-dr: a simplex",
+        ),
+        (["model.backbone.stem=cifar"], "model.backbone: stem 'cifar' needs a ResNet"),
+        (["model.backbone.zero_init_residual=true"], "zero_init_residual does not apply"),
     ],
 )
 def test_models_that_cannot_be_built(overrides: list[str], message: str) -> None:

@@ -11,31 +11,41 @@ import protosphere
 
 LOSS = '''"""A loss for this test: the squared chord between a feature and its prototype."""
 
+import torch
 from torch import Tensor, nn
 
 from protosphere.geometry import squared_chords
 
 
 def chord_loss(
-    features: Tensor, prototypes: Tensor, labels: Tensor, *, scale: float = 1.0
+    features: Tensor,
+    prototypes: Tensor,
+    labels: Tensor,
+    *,
+    scale: float = 1.0,
+    class_weights: Tensor | None = None,
 ) -> Tensor:
-    return scale * squared_chords(features, prototypes[labels]).mean()
+    chords = squared_chords(features, prototypes[labels])
+    weights = torch.ones_like(chords) if class_weights is None else class_weights[labels]
+    return scale * (weights * chords).sum() / weights.sum()
 
 
 class ChordLoss(nn.Module):
-    def __init__(self, *, scale: float = 1.0) -> None:
+    def __init__(self, *, scale: float = 1.0, class_weights: Tensor | None = None) -> None:
         super().__init__()
         self.scale = scale
+        self.register_buffer("class_weights", class_weights, persistent=False)
 
     def forward(self, features: Tensor, head: nn.Module, labels: Tensor) -> Tensor:
-        return chord_loss(features, head.prototypes, labels, scale=self.scale)
+        options = {"scale": self.scale, "class_weights": self.class_weights}
+        return chord_loss(features, head.prototypes, labels, **options)
 '''
 EXPORT = "\nfrom protosphere.losses.chord import ChordLoss, chord_loss\n"
 ROW = '''
 from protosphere.losses import ChordLoss
 
 
-class ChordSettings(_CosineHeadSettings):
+class ChordSettings(LossSettings):
     """A loss for this test."""
 
     name: Literal["chord"] = "chord"
@@ -43,7 +53,10 @@ class ChordSettings(_CosineHeadSettings):
 
 
 LOSSES["chord"] = LossEntry(
-    ChordSettings, "chord", head=_cosine_head, loss=lambda s: ChordLoss(scale=s.scale)
+    ChordSettings,
+    "chord",
+    head=lambda _, dim, num_classes: CosineClassifier(dim, num_classes),
+    loss=lambda s: ChordLoss(scale=s.scale, class_weights=s.weight_tensor()),
 )
 '''
 PROGRAM = """

@@ -60,11 +60,53 @@ def test_a_run_predicts_evaluates_and_gives_features(digits: Path) -> None:
     assert content.class_names == run.class_names
 
 
+@pytest.mark.bad_input
+def test_unknown_splits_are_refused(digits: Path) -> None:
+    split: Any = "vall"
+    with pytest.raises(ValueError, match="split must be train, validation or test, got 'vall'"):
+        load_run(digits).features(split)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ("photos", "images must be uint8 tensors"),
+        ([np.zeros((1, 8, 8), np.uint8)], "got ndarray"),
+        ([torch.zeros(8, 8, 1, dtype=torch.uint8)], r"1 channel.* got shape \(8, 8, 1\)"),
+        ([torch.zeros(1, 8, 8)], "got torch.float32"),
+        ([], "at least one image"),
+    ],
+)
+def test_images_that_cannot_be_predicted(digits: Path, images: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_run(digits).predict(images)
+
+
 def test_images_of_other_sizes_are_resized(digits: Path) -> None:
     run = load_run(digits)
     large = torch.randint(0, 256, (1, 20, 30), dtype=torch.uint8)
     predictions = run.predict([large, large[:, :8, :8]])
     assert predictions.classes.shape == (2,)
+
+
+def test_metrics_can_be_chosen(digits: Path) -> None:
+    run = load_run(digits)
+    assert "nc4_agreement" in run.evaluate().metrics
+    assert "nc4_agreement" not in run.evaluate(metrics="cheap").metrics
+
+
+@pytest.mark.bad_input
+def test_unknown_choices_are_refused(digits: Path) -> None:
+    run: Any = load_run(digits)
+    with pytest.raises(ValueError, match="metrics must be all or cheap, got 'foo'"):
+        run.evaluate(metrics="foo")
+    with pytest.raises(ValueError, match="metrics must be all or none, got 'foo'"):
+        run.probe(metrics="foo")
+    with pytest.raises(ValueError, match="split must be test or validation, got 'val'"):
+        run.evaluate(split="val")
+    with pytest.raises(ValueError, match="there are no validation images"):
+        run.evaluate(split="validation")
 
 
 def test_data_are_read_only_when_they_are_needed(digits: Path, monkeypatch: Any) -> None:
@@ -206,5 +248,5 @@ def test_recipes_by_name_or_file(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(recipe.to_yaml())
     assert read_recipe(str(tmp_path / "own.yaml")) == recipe
     assert read_recipe("digits-ce", ["seed=1"]).seed == 1
-    with pytest.raises(RecipeError, match="cannot read"):
+    with pytest.raises(RecipeError, match="it does not exist"):
         read_recipe(str(tmp_path / "none.yaml"))

@@ -74,6 +74,13 @@ def test_overrides_reach_into_sections_that_are_null() -> None:
     assert apply_overrides(recipe, ["model.projection=null"]).model.projection is None
 
 
+def test_numbers_without_a_decimal_point_are_numbers() -> None:
+    recipe = apply_overrides(
+        catalog.get_recipe("digits-nonl"), ["optimizer.lr=1e-3", "augmentation.hflip=5e-1"]
+    )
+    assert (recipe.optimizer.lr, recipe.augmentation.hflip) == (1e-3, 0.5)
+
+
 def test_booleans_are_allowed_where_they_mean_something() -> None:
     recipe = apply_overrides(
         catalog.get_recipe("cifar10-normface"),
@@ -165,7 +172,34 @@ def test_keys_without_effect_are_refused(recipe: str, overrides: list[str], mess
         ("schedule.epochs=true", "schedule.epochs must not be a Boolean, got True"),
         ("seed=true", "seed must not be a Boolean, got True"),
         ("schedule.epochs=2.5", "schedule.epochs must be an integer, got 2.5"),
-        ("training.compile=2", "training.compile must be"),
+        (
+            "training.compile=maybe",
+            "training.compile must be one of 'auto', true, false, got 'maybe'",
+        ),
+        ("data.name=cifar10", "a recipe has no data.name; use data.source"),
+        ("model.name=resnet50", "a recipe has no model.name; use model.backbone.name"),
+        ("model.pretrained=true", "a recipe has no model.pretrained; the keys there are backbone,"),
+        ("loss.zzz=1", "a recipe has no loss.zzz; the keys there are name, class_weights, form, "),
+        ("encoder.backbone=x", "a recipe has no encoder; use model"),
+        ("loss.name=[1]", "loss.name must be one of"),
+        ("loss.name=normface,", "loss.name must be one of"),
+        ("loss={name: normface, margin: 9}", "loss.margin must be at most 3.14159, got 9"),
+        ("loss={name: normface, margin: 3}", "loss.margin must be at most 2 for margin_kind"),
+        ("loss.class_weights=[0, 0]", "loss.class_weights must not all be zero"),
+        ("loss.class_weights=[true, 1]", "loss.class_weights must not be a Boolean"),
+        (
+            "loss={name: nonl, temperature: 0.1, learn_temperature: true, min_temperature: 0.2}",
+            "loss.temperature must be at least min_temperature (0.2), got 0.1",
+        ),
+        (
+            "schedule={name: multistep, epochs: 3, milestones: [500]}",
+            "schedule.milestones must be increasing and less than epochs (3), got [500]",
+        ),
+        (
+            "schedule={name: multistep, epochs: 9, milestones: [5, 5]}",
+            "schedule.milestones must be increasing",
+        ),
+        ("probe.milestones=[500]", "probe.milestones must be increasing and less than epochs"),
         ("seed=100000000000000", "seed must be less than 2147483648, got 100000000000000"),
         ("training.batch_size=1", "training.batch_size must be at least 2, got 1"),
         ("training.ema_decay=1", "training.ema_decay must be less than 1, got 1"),
@@ -271,13 +305,24 @@ def test_differences_are_found_in_what_is_trained_only() -> None:
     recipe = catalog.get_recipe("cifar100-nonl")
     same = apply_overrides(
         recipe,
-        ["data.root=elsewhere", "evaluation.every=3", "checkpoint.keep=5", "training.compile=true"],
+        [
+            "data.root=elsewhere",
+            "evaluation.every=3",
+            "checkpoint.keep=5",
+            "training.compile=true",
+            "probe.lr=3",
+        ],
     )
     assert find_difference(recipe, same) is None
+    folder = catalog.get_recipe("folder-nonl")
+    moved = apply_overrides(folder, ["data.path=there", "data.workers=2", "data.classes=list.txt"])
+    assert find_difference(folder, moved) is None
     warmer = apply_overrides(recipe, ["loss.temperature=0.3"])
     assert find_difference(recipe, warmer) == "loss.temperature is 0.1 there and 0.3 here"
     other = apply_overrides(recipe, ["optimizer.name=adamw"])
     assert find_difference(recipe, other) == "optimizer.name is sgd there and adamw here"
+    crop = apply_overrides(recipe, ["augmentation.crop=null"])
+    assert find_difference(crop, recipe) is not None
 
 
 def test_a_recipe_from_plain_values_equals_one_from_yaml() -> None:

@@ -96,6 +96,7 @@ class Row:
         head = SimpleNamespace(prototypes=prototypes)
         if self.temperature == "head":
             head.temperature = settings.pop("temperature", 0.1)
+            head.min_temperature = settings.pop("min_temperature", None)
         elif self.temperature == "function":
             head.bias = None
             settings.pop("temperature", None)

@@ -21,11 +21,11 @@ def check_feature_dim(features: Tensor, dim: int) -> None:
         )
 
 
-def check_temperature(temperature: float) -> None:
+def check_temperature(temperature: float, *, name: str = "temperature") -> None:
     """Raise ValueError unless the temperature is a positive, finite number."""
     is_number = isinstance(temperature, Real) and not isinstance(temperature, bool)
     if not is_number or not 0 < temperature < float("inf"):
-        raise ValueError(f"temperature must be a positive number, got {temperature!r}")
+        raise ValueError(f"{name} must be a positive number, got {temperature!r}")
 
 
 def nonfinite_error(row: int) -> ValueError:

@@ -23,6 +23,12 @@ class CosineClassifier(nn.Module):
         num_classes: Number of classes.
         temperature: Temperature τ, or its initial value if it is learned.
         learn_temperature: Whether τ is a parameter, stored as log τ.
+        min_temperature: Lower bound of a learned τ, in training and prediction alike. NONL, which
+            decreases without bound as τ → 0, requires it.
+
+    Raises:
+        ValueError: An argument is out of its range, or ``min_temperature`` is given for a fixed
+            temperature.
 
     >>> head = CosineClassifier(8, 3, temperature=0.1)
     >>> head
@@ -41,10 +47,21 @@ class CosineClassifier(nn.Module):
         *,
         temperature: float = 0.1,
         learn_temperature: bool = False,
+        min_temperature: float | None = None,
     ) -> None:
         super().__init__()
         check_head_size(dim, num_classes)
         check_temperature(temperature)
+        if min_temperature is not None:
+            check_temperature(min_temperature, name="min_temperature")
+            if not learn_temperature:
+                raise ValueError("min_temperature has no effect without learn_temperature=True")
+            if temperature < min_temperature:
+                raise ValueError(
+                    f"temperature must be at least min_temperature ({min_temperature}), "
+                    f"got {temperature}"
+                )
+        self.min_temperature = min_temperature
         self.prototypes = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.kaiming_uniform_(self.prototypes, a=math.sqrt(5))
         # A float rather than a buffer: casting the model to half precision must not round it.
@@ -59,7 +76,7 @@ class CosineClassifier(nn.Module):
         """The temperature τ: a float, or a tensor with a gradient if it is learned."""
         if self.log_temperature is None:
             return self._fixed_temperature
-        return self.log_temperature.exp()
+        return self.log_temperature.exp().clamp(min=self.min_temperature or 0.0)
 
     def forward(self, features: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch classes"]:
         """Return the logits cos(z, w_c)/τ in float32 or wider."""
@@ -75,5 +92,7 @@ class CosineClassifier(nn.Module):
         size = f"dim={dim}, num_classes={num_classes}"
         if self.log_temperature is None:
             return f"{size}, temperature={self._fixed_temperature:.4g}"
+        bound = "" if self.min_temperature is None else f", min_temperature={self.min_temperature}"
         temperature = self.log_temperature.detach().exp().item()
-        return f"{size}, temperature={temperature:.4g}, learn_temperature=True"
+        temperature = max(temperature, self.min_temperature or 0.0)
+        return f"{size}, temperature={temperature:.4g}, learn_temperature=True{bound}"

@@ -155,6 +155,9 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ValueError: The class exists already.
         """
         check_is_fitted(self)
+        if not isinstance(name, Hashable):
+            kind = type(name).__name__
+            raise ValueError(f"name must be one class name, got {kind}; call add_class(name, X)")
         if name in self.classes_.tolist():
             raise ValueError(
                 f"there is already a class {name!r}; partial_fit adds samples to a class"

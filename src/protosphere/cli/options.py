@@ -78,7 +78,7 @@ def complete_recipe() -> list[str]:
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder written by `train`.")]
 RecipeName = Annotated[
-    str,
+    str | None,
     typer.Argument(
         metavar="RECIPE",
         help="Name of a recipe (see `protosphere recipes`), or a YAML file.",

@@ -44,9 +44,9 @@ def predict(
         from protosphere.data.image_files import find_images, load_images
         from protosphere.recipes.loading import load_run
 
-        files = find_images(images)
         with progress_bar("loading the run") as progress:
             loaded_run = load_run(run, device=resolve_device(device), progress=progress)
+        files = find_images(images)
         table = CsvPrinter(_FIELDS) if output_format == "csv" else None
         num_classified = num_skipped = 0
         with progress_bar("classifying") as progress:

@@ -30,7 +30,9 @@ def recipes(
         from protosphere.recipes.loading import read_recipe
         from protosphere.recipes.schema import json_schema
 
-        if overrides and (name is None or schema):
+        if schema and name is not None:
+            raise ValueError("--schema is the schema of all recipes; it takes no recipe")
+        if overrides and name is None:
             raise ValueError("--set must be given together with a recipe")
         if schema:
             typer.echo(to_json(json_schema(), indent=2))

@@ -27,8 +27,8 @@ _SHOWN = {
 
 
 def train(
-    recipe_name: RecipeName,
     out: Annotated[Path, typer.Option(help="Run folder to write.")],
+    recipe_name: RecipeName = None,
     resume: Annotated[
         bool,
         typer.Option(
@@ -43,7 +43,10 @@ def train(
         LoggerName | None, typer.Option(help="Also log the metrics to TensorBoard or W&B.")
     ] = None,
 ) -> None:
-    """Train a classifier from a recipe into a run folder."""
+    """Train a classifier from a recipe into a run folder.
+
+    With --resume, RECIPE may be omitted: the run continues with its own recipe.
+    """
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     from protosphere.cli.errors import report_errors
@@ -59,7 +62,11 @@ def train(
         from protosphere.recipes.runner import run_recipe
         from protosphere.runs import RunFolder
 
-        recipe = read_recipe(recipe_name, overrides or [])
+        if recipe_name is None and not (resume and (out / "recipe.yaml").is_file()):
+            raise ValueError(
+                "RECIPE must be given unless a run is resumed; `protosphere recipes` lists them"
+            )
+        recipe = read_recipe(recipe_name or str(out / "recipe.yaml"), overrides or [])
         device = resolve_device(device)
         dataset = load_dataset(recipe, download=download)
         epochs = recipe.schedule.epochs

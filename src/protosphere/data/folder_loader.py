@@ -50,6 +50,7 @@ class FolderLoader:
     ) -> None:
         if workers < 0:
             raise DataError(f"workers must be at least 0, got {workers}")
+        self.workers = workers
         self.split = split
         self.augmentation = augmentation
         self._device = torch.device(device)

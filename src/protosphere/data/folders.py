@@ -97,11 +97,16 @@ def load_folder(
     train = root / "train"
     test = root / "val" if (root / "val").is_dir() else root / "test"
     if not root.is_dir():
-        raise DataError(f"{root} must be a folder of images; it does not exist")
+        raise DataError(
+            f"{root} must be a folder of images; it does not exist (data.path says where it is)"
+        )
     if not train.is_dir():
-        raise DataError(f"{root} must have a folder train; it does not exist")
+        raise DataError(f"{root} must be the folder that contains train; {train} does not exist")
     if not test.is_dir() and require_test:
-        raise DataError(f"{root} must have a folder val or test; neither exists")
+        raise DataError(
+            f"{root} must have a folder val or test; neither exists (data.validation_fraction=0.1 "
+            "evaluates on a tenth of the training images instead)"
+        )
     found = {split: _class_folders(split) for split in (train, test) if split.is_dir()}
     names = (
         found[train]

@@ -46,7 +46,7 @@ def create_backbone(
     *,
     stem: Stem = "imagenet",
     in_channels: int = 3,
-    zero_init_residual: bool | None = True,
+    zero_init_residual: bool | None = None,
 ) -> nn.Module:
     """Create a network that maps images to features of shape ``(images, num_features)``.
 
@@ -61,15 +61,14 @@ def create_backbone(
             with zero (timm's ``zero_init_last``) and a CIFAR stem with Kaiming fan-out. False is
             torchvision's initialization: the norms start at one, and a CIFAR stem has torch's
             default initialization. The other convolutions are initialized with Kaiming fan-out
-            either way. Backbones without this option accept True. None means the backbone's own
-            default.
+            either way. None means the backbone's own default, which is True for timm's ResNets.
 
     Returns:
         The module, randomly initialized.
 
     Raises:
         ValueError: The model is unknown, does not have this stem, or does not have the option
-            ``zero_init_residual`` and it is False.
+            ``zero_init_residual`` and it is given.
         ImportError: timm is not installed.
 
     >>> create_backbone("small", in_channels=1).num_features
@@ -78,8 +77,10 @@ def create_backbone(
     if stem not in ("imagenet", "cifar"):
         raise ValueError(f"stem must be 'imagenet' or 'cifar', got {stem!r}")
     if name == "small":
-        if zero_init_residual is False:
-            raise _no_zero_init(name)
+        if zero_init_residual is not None:
+            raise _no_zero_init(name, zero_init_residual)
+        if stem != "imagenet":
+            raise _no_cifar_stem(name)
         return SmallConvNet(in_channels)
     model = _create_timm_model(name, in_channels, zero_init_residual)
     if stem == "cifar":
@@ -108,9 +109,7 @@ def _create_timm_model(name: str, in_channels: int, zero_init: bool | None) -> n
     except TypeError as error:  # The model's constructor does not have this argument.
         if "zero_init_last" not in str(error):
             raise
-        if not zero_init:
-            raise _no_zero_init(name) from error
-        model = create()
+        raise _no_zero_init(name, zero_init) from error
     return model
 
 
@@ -118,18 +117,21 @@ def _replace_stem(model: nn.Module, name: str, in_channels: int, *, fan_out: boo
     """Replace the stem of a ResNet in place."""
     first = getattr(model, "conv1", None)
     if not isinstance(first, nn.Conv2d) or not hasattr(model, "maxpool"):
-        raise ValueError(
-            "stem 'cifar' needs a ResNet that starts with one convolution and a max pooling, "
-            f"got {name!r}"
-        )
+        raise _no_cifar_stem(name)
     model.conv1 = nn.Conv2d(in_channels, first.out_channels, 3, 1, 1, bias=False)
     if fan_out:
         nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
     model.maxpool = nn.Identity()
 
 
-def _no_zero_init(name: str) -> ValueError:
+def _no_cifar_stem(name: str) -> ValueError:
     return ValueError(
-        f"zero_init_residual must be true or null for the backbone {name!r}, "
-        "which does not have this option; got false"
+        "stem 'cifar' needs a ResNet that starts with one convolution and a max pooling, "
+        f"got {name!r}"
+    )
+
+
+def _no_zero_init(name: str, value: bool) -> ValueError:
+    return ValueError(
+        f"zero_init_residual does not apply to the backbone {name!r}, got {str(value).lower()}"
     )

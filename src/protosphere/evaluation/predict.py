@@ -50,17 +50,26 @@ def predict_images(
     if not len(images):
         raise ValueError("images must contain at least one image, got none")
     for image in images:
-        if image.ndim != 3 or image.dtype != torch.uint8:
-            raise ValueError(
-                "images must be uint8 tensors of shape (channels, height, width), "
-                f"got {tuple(image.shape)} of {image.dtype}"
-            )
+        _check_image(image, channels=len(transform.mean))
     with evaluation_mode(objective), torch.no_grad():
         batches = [
             _predict_batch(objective, transform, images[start : start + batch_size])
             for start in range(0, len(images), batch_size)
         ]
     return Predictions(*(torch.cat(column).cpu() for column in zip(*batches, strict=True)))
+
+
+def _check_image(image: object, *, channels: int) -> None:
+    expected = "images must be uint8 tensors of shape (channels, height, width)"
+    if not isinstance(image, Tensor):
+        raise ValueError(
+            f"{expected}, got {type(image).__name__}; torchvision.io.read_image reads a file"
+        )
+    if image.dtype != torch.uint8:
+        raise ValueError(f"{expected}, got {image.dtype}")
+    if image.ndim != 3 or image.shape[0] != channels:
+        noun = "channel" if channels == 1 else "channels"
+        raise ValueError(f"{expected} with {channels} {noun}, got shape {tuple(image.shape)}")
 
 
 def _predict_batch(

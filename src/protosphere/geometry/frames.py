@@ -37,7 +37,7 @@ def simplex_etf(num_classes: int, dim: int, *, seed: int = 0) -> Float[Tensor, "
     if dim < num_classes - 1:
         raise ValueError(
             f"a simplex of {num_classes} classes needs at least {num_classes - 1} dimensions, "
-            f"got {dim}; spherical_code works in fewer dimensions"
+            f"got {dim}; a spherical code exists in fewer dimensions"
         )
     return _simplex(num_classes) @ _haar(dim, num_classes - 1, seed).mT
 

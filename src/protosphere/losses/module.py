@@ -91,7 +91,8 @@ def cosine_head_parameters(head: CosineHead, loss: nn.Module) -> tuple[Tensor, T
     if prototypes is None or temperature is None:
         raise ValueError(
             f"{type(loss).__name__} requires a head with prototypes and a temperature, such as "
-            f"CosineClassifier, got {type(head).__name__}"
+            f"CosineClassifier, got {type(head).__name__}; it is called as "
+            "loss(features, head, labels), and the FromLogits losses as loss(logits, labels)"
         )
     return prototypes, temperature
 

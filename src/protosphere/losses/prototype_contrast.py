@@ -197,11 +197,10 @@ class NONLLoss(LossModule):
 
     ℓ_i = log Σ_{j: y_j ≠ y_i} exp(S_{j y_i}) − S_{i y_i}, with S_ic = cos(z_i, w_c)/τ; called as
     ``loss(features, head, labels)`` with a :class:`~protosphere.classifiers.CosineClassifier` that
-    has the prototypes w and the temperature τ. The value is often negative.
+    has the prototypes w and the temperature τ. The value is often negative. It decreases without
+    bound as τ → 0, so a head that learns its temperature needs a ``min_temperature``.
 
     Args:
-        min_temperature: Lower bound of τ, required if the head learns its temperature: the loss
-            decreases without bound as τ → 0.
         negatives: Negatives in the sum: the ``"samples"`` of other classes, the ``"prototypes"`` of
             other classes, or ``"both"``.
         class_weights: Weight of each class, applied to the samples of the class.
@@ -222,7 +221,6 @@ class NONLLoss(LossModule):
     def __init__(
         self,
         *,
-        min_temperature: float | None = None,
         negatives: Negatives = "samples",
         class_weights: Tensor | None = None,
         ignore_index: int = -100,
@@ -230,11 +228,8 @@ class NONLLoss(LossModule):
         form: Form = "auto",
     ) -> None:
         check_choices(negatives=(negatives, Negatives))
-        if min_temperature is not None:
-            min_temperature = float(read_temperature(min_temperature, name="min_temperature"))
         super().__init__(
             class_weights=class_weights,
-            min_temperature=min_temperature,
             negatives=negatives,
             ignore_index=ignore_index,
             reduction=reduction,
@@ -244,7 +239,14 @@ class NONLLoss(LossModule):
     def forward(self, features: Tensor, head: CosineHead, labels: Tensor) -> Tensor:
         """Compute :func:`nonl_loss` with the prototypes and the temperature of the head."""
         prototypes, temperature = cosine_head_parameters(head, self)
-        return nonl_loss(features, prototypes, labels, temperature=temperature, **self.options)
+        return nonl_loss(
+            features,
+            prototypes,
+            labels,
+            temperature=temperature,
+            min_temperature=getattr(head, "min_temperature", None),
+            **self.options,
+        )
 
 
 def _columns(

@@ -44,6 +44,8 @@ def load_dataset(
     """
     fraction = recipe.data.validation_fraction
     split = recipe.split if split is None else split
+    if split not in ("test", "validation"):
+        raise DataError(f"split must be test or validation, got {split!r}")
     if split == "validation" and not fraction:
         raise DataError("there are no validation images: data.validation_fraction is 0")
     options = LoadOptions(recipe.seed, download, require_test=split == "test")
@@ -126,7 +128,10 @@ def create_objective(
             f"loss.class_weights must have one weight for each of the {num_classes} classes, got "
             f"{len(settings.class_weights)}"
         )
-    head, loss = entry.head(settings, encoder.out_dim, num_classes), entry.loss(settings)
+    try:
+        head, loss = entry.head(settings, encoder.out_dim, num_classes), entry.loss(settings)
+    except ValueError as error:
+        raise RecipeError(f"loss {settings.name}: {error}") from None
     if entry.call == "features":
         loss = _WithoutHead(loss)
     return Objective(encoder, head, loss).to(device)
@@ -146,12 +151,15 @@ class _WithoutHead(nn.Module):
 
 def _create_encoder(recipe: Recipe, in_channels: int) -> Encoder:
     model = recipe.model
-    backbone = create_backbone(
-        model.backbone.name,
-        stem=model.backbone.stem,
-        in_channels=in_channels,
-        zero_init_residual=model.backbone.zero_init_residual,
-    )
+    try:
+        backbone = create_backbone(
+            model.backbone.name,
+            stem=model.backbone.stem,
+            in_channels=in_channels,
+            zero_init_residual=model.backbone.zero_init_residual,
+        )
+    except ValueError as error:
+        raise RecipeError(f"model.backbone: {error}") from None
     dim = _feature_dim(backbone, recipe, in_channels)
     projection = None
     if model.projection is not None:

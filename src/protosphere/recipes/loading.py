@@ -57,6 +57,8 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         return apply_overrides(catalog.get_recipe(name), overrides)
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RecipeError(f"{path} must be a YAML file; it does not exist") from None
     except (OSError, UnicodeDecodeError):
         raise RecipeError(f"cannot read {path}: it must be a YAML file") from None
     return apply_overrides(recipe_from_yaml(text), overrides)
@@ -91,7 +93,7 @@ class Run:
     class_names: tuple[str, ...]
     channels: int
     device: torch.device
-    objective: Objective
+    objective: Objective = field(repr=False)
     transform: EvaluationTransform
     split: build.EvaluationSplit
     download: bool = False
@@ -130,9 +132,12 @@ class Run:
             Features, labels, the head's prototypes and bias, and the class names.
 
         Raises:
+            ValueError: There is no such split.
             DataError: The data are not there.
             RunFolderError: They are not the data of the run.
         """
+        if split not in ("train", "validation", "test"):
+            raise ValueError(f"split must be train, validation or test, got {split!r}")
         train, test = self._loaders(None if split == "train" else split)
         loader = train if split == "train" else test
         outputs = collect_outputs(self.objective, loader, progress=progress)
@@ -160,17 +165,15 @@ class Run:
             progress: Called with the fraction that is done.
 
         Raises:
-            DataError: The data are not there.
+            ValueError: There are no such metrics.
+            DataError: There is no such split, or the data are not there.
             RunFolderError: They are not the data of the run.
         """
+        metrics = self.recipe.evaluation.metrics if metrics is None else metrics
+        if metrics not in ("all", "cheap"):
+            raise ValueError(f"metrics must be all or cheap, got {metrics!r}")
         train, test = self._loaders(split)
-        return evaluate(
-            self.objective,
-            train,
-            test,
-            metrics=metrics or self.recipe.evaluation.metrics,
-            progress=progress,
-        )
+        return evaluate(self.objective, train, test, metrics=metrics, progress=progress)
 
     def probe(
         self,
@@ -195,6 +198,10 @@ class Run:
         Yields:
             One result for each classifier and kind of features.
         """
+        if metrics is None:
+            metrics = "all" if self.recipe.evaluation.metrics == "all" else "none"
+        if metrics not in ("all", "none"):
+            raise ValueError(f"metrics must be all or none, got {metrics!r}")
         policy = replace(
             self.recipe.augmentation,
             num_views=1,
@@ -207,9 +214,8 @@ class Run:
             recipe, self.dataset(split), self.device, statistics=self._statistics()
         )
         config = build.create_probe_config(recipe, device=self.device)
-        chosen = metrics or ("all" if recipe.evaluation.metrics == "all" else "none")
         return run_probes(
-            self.objective, train, test, config, names=names, metrics=chosen, progress=progress
+            self.objective, train, test, config, names=names, metrics=metrics, progress=progress
         )
 
     def dataset(self, split: build.EvaluationSplit | None = None) -> ImageDataset:

@@ -4,6 +4,7 @@ To add a loss, write its settings class and its row here; the schema, the catalo
 and the contract tests read :data:`LOSSES`. The same holds for :data:`DATASETS`.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,12 @@ class LossSettings(Section):
         None, description="One non-negative weight per class."
     )
 
+    @model_validator(mode="after")
+    def _check_class_weights(self) -> "LossSettings":
+        if self.class_weights is not None and not any(self.class_weights):
+            raise ValueError("class_weights must not all be zero")
+        return self
+
     def weight_tensor(self) -> Tensor | None:
         """Return the class weights as a tensor."""
         return None if self.class_weights is None else torch.tensor(self.class_weights)
@@ -71,6 +78,20 @@ class _CosineHeadSettings(_TemperatureSettings):
     learn_temperature: bool = Field(
         False, description="Train the temperature; the value above is where it starts."
     )
+    min_temperature: float | None = Field(
+        None, gt=0, description="Lower bound of a learned temperature."
+    )
+
+    @model_validator(mode="after")
+    def _check_min_temperature(self) -> "_CosineHeadSettings":
+        if not self.learn_temperature and self.min_temperature is not None:
+            raise ValueError("min_temperature has no effect without learn_temperature: true")
+        if self.min_temperature is not None and self.temperature < self.min_temperature:
+            raise ValueError(
+                f"temperature must be at least min_temperature ({self.min_temperature}), got "
+                f"{self.temperature}"
+            )
+        return self
 
 
 class CESettings(_FormSettings):
@@ -84,7 +105,7 @@ class NormFaceSettings(_CosineHeadSettings):
     """NormFace: softmax over scaled cosines, optionally with a margin."""
 
     name: Literal["normface"] = "normface"
-    margin: float = Field(0.0, ge=0)
+    margin: float = Field(0.0, ge=0, le=math.pi)
     margin_kind: Literal["cosine", "angle"] | None = Field(
         None, description="What the margin is added to; null means cosine."
     )
@@ -93,6 +114,8 @@ class NormFaceSettings(_CosineHeadSettings):
     def _check_margin(self) -> "NormFaceSettings":
         if self.margin_kind is not None and not self.margin:
             raise ValueError("margin_kind has no effect without a margin")
+        if self.margin_kind != "angle" and self.margin > 2:
+            raise ValueError(f"margin must be at most 2 for margin_kind cosine, got {self.margin}")
         return self
 
 
@@ -107,18 +130,13 @@ class NONLSettings(_CosineHeadSettings):
 
     name: Literal["nonl"] = "nonl"
     negatives: Literal["samples", "prototypes", "both"] = "samples"
-    min_temperature: float | None = Field(
-        None, gt=0, description="Lower bound of a learned temperature."
-    )
 
     @model_validator(mode="after")
-    def _check_temperature(self) -> "NONLSettings":
+    def _require_min_temperature(self) -> "NONLSettings":
         if self.learn_temperature and self.min_temperature is None:
             raise ValueError(
                 "learn_temperature needs min_temperature: NONL has no minimum as it goes to 0"
             )
-        if not self.learn_temperature and self.min_temperature is not None:
-            raise ValueError("min_temperature has no effect without learn_temperature: true")
         return self
 
 
@@ -177,6 +195,7 @@ def _cosine_head(settings: _CosineHeadSettings, dim: int, num_classes: int) -> H
         num_classes,
         temperature=settings.temperature,
         learn_temperature=settings.learn_temperature,
+        min_temperature=settings.min_temperature,
     )
 
 
@@ -219,7 +238,6 @@ LOSSES: dict[str, LossEntry[Any]] = {
         "NONL",
         head=_cosine_head,
         loss=lambda s: NONLLoss(
-            min_temperature=s.min_temperature,
             negatives=s.negatives,
             class_weights=s.weight_tensor(),
             form=s.form,

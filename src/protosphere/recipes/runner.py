@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -42,7 +43,7 @@ class Event:
 
 def run_recipe(
     recipe: Recipe,
-    folder: RunFolder,
+    folder: RunFolder | Path | str,
     dataset: ImageDataset,
     *,
     device: torch.device | str = "cpu",
@@ -71,6 +72,7 @@ def run_recipe(
             damaged.
         TrainingError: The loss is not finite; the message names the last checkpoint.
     """
+    folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     # Everything that can be refused is checked before the folder is touched.
     objective = build.create_objective(
         recipe,

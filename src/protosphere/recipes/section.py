@@ -17,8 +17,10 @@ class Section(BaseModel):
         """Refuse true and false where the key is not a Boolean: they would pass as 1 and 0."""
         if isinstance(values, dict):
             for key, field in cls.model_fields.items():
-                if isinstance(values.get(key), bool) and not _allows_bool(field.annotation):
-                    raise ValueError(f"{key} must not be a Boolean, got {values[key]}")
+                value = values.get(key)
+                items = value if isinstance(value, list | tuple) else [value]
+                if not _allows_bool(field.annotation) and any(isinstance(i, bool) for i in items):
+                    raise ValueError(f"{key} must not be a Boolean, got {value}")
         return values
 
 

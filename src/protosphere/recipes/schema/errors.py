@@ -1,13 +1,13 @@
 """Validation errors of recipes as one sentence that names the key, the rule and the value."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from protosphere.recipes.schema.keys import key_owners
+from protosphere.recipes.schema.keys import key_owners, section_members
 
 
 class RecipeError(ValueError):
@@ -75,6 +75,7 @@ HABITS = {
     "eval_interval": "evaluation.every",
     "save_every": "checkpoint.every",
     "save_interval": "checkpoint.every",
+    "name": "name",
     "kind": "name",
     "type": "name",
 }
@@ -88,7 +89,7 @@ def sentence(error: ValidationError, content: dict[str, Any], model: type[BaseMo
         content: The values that were validated.
         model: The model that they were validated against.
     """
-    problems = _relevant(error.errors())
+    problems = error.errors()
     problem = problems[0]
     path = _path(problem, content)
     name, kind = ".".join(path), problem["type"]
@@ -102,15 +103,10 @@ def sentence(error: ValidationError, content: dict[str, Any], model: type[BaseMo
         tags = str(context["expected_tags"]).replace("'", "")
         return f"{name}.{_tag(problem)} must be one of {tags}, got {context['tag']!r}"
     if kind == "literal_error":
-        expected = list(
-            dict.fromkeys(
-                choice
-                for one in problems
-                if one["type"] == "literal_error" and _path(one, content) == path
-                for choice in str(one["ctx"]["expected"]).replace(" or ", ", ").split(", ")
-            )
-        )
-        return f"{name} must be one of {', '.join(expected)}, got {problem['input']!r}"
+        choices = str(problem["ctx"]["expected"]).replace(" or ", ", ")
+        if any(one["type"].startswith("bool") and _path(one, content) == path for one in problems):
+            choices += ", true, false"
+        return f"{name} must be one of {choices}, got {problem['input']!r}"
     if kind in ("value_error", "assertion_error"):
         text = str(problem["ctx"]["error"])
         about_key = " " not in text.split(" must ", maxsplit=1)[0]
@@ -120,23 +116,6 @@ def sentence(error: ValidationError, content: dict[str, Any], model: type[BaseMo
 
 def _tag(problem: ErrorDetails) -> str:
     return str(problem["ctx"]["discriminator"]).strip("'")
-
-
-def _relevant(problems: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Leave out the members of a union whose name is not the one that was given."""
-    others = {
-        problem["loc"][:-1]
-        for problem in problems
-        if problem["type"] == "literal_error" and problem["loc"][-1] == "name"
-    }
-    kept = [
-        problem
-        for problem in problems
-        if not any(problem["loc"][: len(prefix)] == prefix for prefix in others)
-    ]
-    # A null member of a union is never what was meant.
-    kept = [problem for problem in kept if problem["type"] != "none_required"] or kept
-    return kept or [problem for problem in problems if problem["type"] == "literal_error"]
 
 
 def _path(problem: ErrorDetails, content: Any) -> list[str]:
@@ -200,35 +179,39 @@ def _short(value: Any) -> str:
 
 
 def _unknown_key(path: Sequence[str], content: dict[str, Any], model: type[BaseModel]) -> str:
-    name, key = ".".join(path), path[-1]
-    every = key_owners(model)
-    siblings = [one for one in every if one.rpartition(".")[0] == ".".join(path[:-1])]
+    name, section, key = ".".join(path), ".".join(path[:-1]), path[-1]
+    every, members = key_owners(model), section_members(model, section)
+    chosen = _chosen_name(content, path[:-1])
     if name in every:  # Another member of the union has it.
-        section = ".".join(path[:-1])
-        chosen = _chosen_name(content, path[:-1])
         owners = ", ".join(dict.fromkeys(every[name]))
         return f"{name} does not apply to {section} {chosen}; it applies to {owners}"
-    habit = HABITS.get(key.lower().replace("-", "_"))
-    if habit == "name":
-        prefix = ".".join(path[:-1])
-        habit = next(
-            (one for one in siblings if one in (f"{prefix}.name", f"{prefix}.source")), None
-        )
-    elsewhere = [one for one in every if one.rpartition(".")[2] == key]
-    if habit is None and len(elsewhere) == 1:
-        habit = elsewhere[0]
-    if habit is not None and habit != name:
+    habit = _habit(section, key, every)
+    if habit is not None:
         return f"a recipe has no {name}; use {habit}"
-    keys = [one.rpartition(".")[2] for one in siblings]
-    near = difflib.get_close_matches(key, keys, 1)
+    present = members.get(chosen, set().union(*members.values()))
+    keys = [one.rpartition(".")[2] for one in every if one.rpartition(".")[0] == section]
+    keys = [one for one in keys if one in present]
+    near = difflib.get_close_matches(key, keys, 1, cutoff=0.7)
     if near:
         return f"a recipe has no {name}; did you mean {near[0]}?"
     if keys:
         return f"a recipe has no {name}; the keys there are {', '.join(keys)}"
-    return f"a recipe has no {name}; {'.'.join(path[:-1])} has no keys"
+    return f"a recipe has no {name}; {section} has no keys"
+
+
+def _habit(section: str, key: str, every: Collection[str]) -> str | None:
+    """Return the key that was probably meant by one that people type from habit."""
+    habit = HABITS.get(key.lower().replace("-", "_"))
+    if habit == "name":
+        choices = (f"{section}.name", f"{section}.source", f"{section}.backbone.name")
+        return next((one for one in choices if one in every), None)
+    if habit is not None:
+        return habit
+    elsewhere = [one for one in every if one.rpartition(".")[2] == key]
+    return elsewhere[0] if len(elsewhere) == 1 else None
 
 
 def _chosen_name(content: Any, path: Sequence[str]) -> str:
     for part in path:
         content = content[part]
-    return str(content.get("name") or content.get("source"))
+    return str(content.get("source") or content.get("name"))

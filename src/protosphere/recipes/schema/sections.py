@@ -72,6 +72,13 @@ class AdamWSettings(Section):
 Optimizer = Annotated[SGDSettings | AdamWSettings, Field(discriminator="name")]
 
 
+def _check_milestones(milestones: tuple[int, ...], epochs: int) -> None:
+    if list(milestones) != sorted(set(milestones)) or milestones[-1] >= epochs:
+        raise ValueError(
+            f"milestones must be increasing and less than epochs ({epochs}), got {list(milestones)}"
+        )
+
+
 class _Schedule(Section):
     name: str
     epochs: int = Field(100, ge=1)
@@ -84,7 +91,8 @@ class _Schedule(Section):
     def _check_warmup(self) -> "_Schedule":
         if self.warmup_epochs >= self.epochs:
             raise ValueError(
-                f"warmup_epochs must be less than epochs ({self.epochs}), got {self.warmup_epochs}"
+                f"warmup_epochs must be less than epochs ({self.epochs}), got "
+                f"{self.warmup_epochs}; for a short run set it to 0"
             )
         if self.warmup_lr is not None and not self.warmup_epochs:
             raise ValueError("warmup_lr has no effect without warmup_epochs")
@@ -106,6 +114,11 @@ class MultiStepSchedule(_Schedule):
     name: Literal["multistep"] = "multistep"
     milestones: tuple[Epoch, ...] = Field(min_length=1)
     gamma: float = Field(0.2, gt=0)
+
+    @model_validator(mode="after")
+    def _check_order(self) -> "MultiStepSchedule":
+        _check_milestones(self.milestones, self.epochs)
+        return self
 
 
 class ConstantSchedule(_Schedule):
@@ -160,10 +173,15 @@ class CheckpointSettings(Section):
 
 
 class ProbeSettings(Section):
-    """How ``protosphere evaluate --classifiers`` trains linear classifiers on frozen features."""
+    """How ``protosphere evaluate --probe`` trains linear classifiers on frozen features."""
 
     epochs: int = Field(100, ge=1)
     batch_size: int = Field(512, ge=1)
     lr: float = Field(5.0, gt=0)
     milestones: tuple[Epoch, ...] = Field((60, 75, 90), min_length=1)
     gamma: float = Field(0.2, gt=0)
+
+    @model_validator(mode="after")
+    def _check_order(self) -> "ProbeSettings":
+        _check_milestones(self.milestones, self.epochs)
+        return self

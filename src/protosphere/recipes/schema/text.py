@@ -1,5 +1,6 @@
 """Recipes from YAML, overrides such as ``optimizer.lr=0.1``, and comparison of two recipes."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ class _DuplicateKeyError(yaml.YAMLError):  # type: ignore[misc]
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML's safe loader that refuses a key that appears twice."""
+    """YAML's safe loader that refuses a key that appears twice and reads 1e-3 as a number."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         if isinstance(node, yaml.MappingNode):
@@ -34,6 +35,12 @@ class _UniqueKeyLoader(yaml.SafeLoader):  # type: ignore[misc]
                     f"a recipe must set each key once, but {double} is set twice"
                 )
         return super().construct_mapping(node, deep=deep)
+
+
+# YAML 1.1 takes a number without a decimal point, such as 1e-3, for a string.
+_UniqueKeyLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
 
 
 def recipe_from_yaml(text: str) -> Recipe:
@@ -55,6 +62,7 @@ def recipe_from_yaml(text: str) -> Recipe:
         raise RecipeError(f"a recipe must be valid YAML{where}") from None
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise RecipeError("a recipe must be a mapping of keys to values")
+    _refuse_0_1(content)
     return validate(content)
 
 
@@ -64,7 +72,6 @@ def validate(content: dict[str, Any]) -> Recipe:
     Raises:
         RecipeError: The values are not a valid recipe; one sentence says why.
     """
-    _refuse_0_1(content)
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
@@ -74,10 +81,11 @@ def validate(content: dict[str, Any]) -> Recipe:
 
 
 def _refuse_0_1(content: dict[str, Any]) -> None:
+    if any(key in content for key in _SECTIONS_SINCE_0_2):
+        return
     loss = content.get("loss")
     old = [key for key in _SECTIONS_OF_0_1 if isinstance(content.get(key), dict)]
-    present = any(key in content for key in _SECTIONS_SINCE_0_2)
-    if isinstance(loss, dict) and "kind" in loss and not present:
+    if isinstance(loss, dict) and "kind" in loss:
         old.append("loss.kind")
     if old:
         raise RecipeError(
@@ -100,9 +108,10 @@ def apply_overrides(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
         RecipeError: A path does not exist, or a value is not valid.
     """
     content = recipe.model_dump(mode="json")
+    overrides = [overrides] if isinstance(overrides, str) else overrides
     parsed = [_parse(override) for override in overrides]
     for path, value in parsed:
-        if path[-1] in ("name", "source") and len(path) > 1:
+        if path[-1] in ("name", "source") and len(path) > 1 and isinstance(value, str):
             _keep_applicable(content, path, value)
     for path, value in parsed:
         _set(content, path, value)
@@ -119,7 +128,7 @@ def _parse(override: str) -> tuple[list[str], Any]:
         raise RecipeError(f"the value of {path} must be valid YAML, got {value!r}") from None
 
 
-def _keep_applicable(content: dict[str, Any], path: Sequence[str], value: Any) -> None:
+def _keep_applicable(content: dict[str, Any], path: Sequence[str], value: str) -> None:
     """Drop the keys of a section that its new member does not have."""
     section: Any = content
     for part in path[:-1]:
