@@ -156,12 +156,9 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         if not isinstance(name, Hashable):
-            kind = type(name).__name__
-            raise ValueError(f"name must be one class name, got {kind}; call add_class(name, X)")
+            raise ValueError(f"name must be one class name, got {type(name).__name__}")
         if name in self.classes_.tolist():
-            raise ValueError(
-                f"there is already a class {name!r}; partial_fit adds samples to a class"
-            )
+            raise ValueError(f"there is already a class {name!r}; partial_fit adds samples to it")
         features = np.asarray(X)
         return self.partial_fit(features, np.array([name] * len(features)))
 
