@@ -8,7 +8,7 @@ WHEEL_ENV := .venv-wheel
 TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
 
 # Where annotated shapes are: not the command line, documents and files on disk.
-TYPED := $(addprefix tests/,classifiers data encoders evaluation geometry kernels losses metrics recipes training)
+TYPED := $(addprefix tests/,classifiers data encoders evaluation geometry kernels losses metrics recipes/test_loading.py training)
 
 .PHONY: demo test check unit typed wheel bench clean
 
