@@ -325,3 +325,17 @@ def test_policies_say_whether_they_need_color() -> None:
     assert not AugmentationPolicy(gaussian_blur=0.5).needs_color
     assert AugmentationPolicy(grayscale=0.1).needs_color
     assert AugmentationPolicy(color_jitter=JITTER).needs_color
+
+
+def test_scale_and_ratio_of_a_policy_reach_the_crop(monkeypatch: pytest.MonkeyPatch) -> None:
+    boxes = []
+    original = transforms.random_resized_boxes
+
+    def record(*sizes: int, **options: Any) -> torch.Tensor:
+        boxes.append(original(*sizes, **options))
+        return boxes[-1]
+
+    monkeypatch.setattr(transforms, "random_resized_boxes", record)
+    policy = AugmentationPolicy(8, RandomResizedCrop(scale=(0.25, 0.25), ratio=(4.0, 4.0)))
+    Augmentation(policy, (0.0,), (1.0,))(torch.zeros(20, 3, 16, 16, dtype=torch.uint8))
+    assert boxes[0][:, 2:].unique(dim=0).tolist() == [[4, 16]]
