@@ -27,11 +27,13 @@ from protosphere.data.feature_files import (
 )
 from protosphere.data.folders import ImageFiles, load_folder
 from protosphere.data.loaders import FeatureLoader, FolderLoader, Loader, MemoryLoader
+from protosphere.data.mixing import CutMix, MixedImages, Mixup, MixupOrCutMix, mix_images
 
 __all__ = [
     "Augmentation",
     "AugmentationPolicy",
     "ColorJitter",
+    "CutMix",
     "DataError",
     "EvaluationTransform",
     "FeatureFile",
@@ -43,6 +45,9 @@ __all__ = [
     "ImageSet",
     "Loader",
     "MemoryLoader",
+    "MixedImages",
+    "Mixup",
+    "MixupOrCutMix",
     "PaddedCrop",
     "RandomResizedCrop",
     "Split",
@@ -51,6 +56,7 @@ __all__ = [
     "load_folder",
     "load_synthetic",
     "load_torchvision",
+    "mix_images",
     "read_features",
     "split_validation",
     "write_features",

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from protosphere.data import transforms
 from protosphere.data.evaluation_transform import EvaluationTransform
+from protosphere.data.mixing import CutMix, Mixup, MixupOrCutMix
 from protosphere.data.setting_checks import (
     ChosenByName,
     check_integer,
     check_interval,
+    check_name,
     check_number,
     pydantic_settings,
 )
@@ -45,8 +47,7 @@ class RandomResizedCrop:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
     def __post_init__(self) -> None:
-        if self.name != "random_resized":
-            raise ValueError(f"name must be 'random_resized', got {self.name!r}")
+        check_name(self.name, "random_resized")
         # Recipes hold lists, which are not hashable.
         object.__setattr__(self, "scale", check_interval("scale", self.scale, high=1.0))
         object.__setattr__(self, "ratio", check_interval("ratio", self.ratio))
@@ -66,8 +67,7 @@ class PaddedCrop:
     padding: int = 4
 
     def __post_init__(self) -> None:
-        if self.name != "padded":
-            raise ValueError(f"name must be 'padded', got {self.name!r}")
+        check_name(self.name, "padded")
         check_integer("padding", self.padding, low=0)
 
 
@@ -114,6 +114,9 @@ class AugmentationPolicy:
         gaussian_blur: Probability of a Gaussian blur with a standard deviation of 0.1 to 2 pixels
             and a kernel of a tenth of ``size``. Needs images of at least 4 pixels.
         num_views: Number of augmented copies of each image in a batch.
+        mixing: Mixup, CutMix, one of both at random, or None. It needs one view. The training step
+            mixes the augmented batch and its labels, see
+            :func:`~protosphere.data.mixing.mix_images`; :class:`Augmentation` does not.
 
     Raises:
         ValueError: A setting is out of its range or has the wrong type.
@@ -131,6 +134,7 @@ class AugmentationPolicy:
     grayscale: float = 0.0
     gaussian_blur: float = 0.0
     num_views: int = 1
+    mixing: Annotated[Mixup | CutMix | MixupOrCutMix, ChosenByName()] | None = None
 
     def __post_init__(self) -> None:
         check_integer("size", self.size, low=1)
@@ -145,6 +149,12 @@ class AugmentationPolicy:
             raise ValueError(
                 f"color_jitter must be a ColorJitter or None, got {self.color_jitter!r}"
             )
+        if not isinstance(self.mixing, Mixup | CutMix | MixupOrCutMix | None):
+            raise ValueError(
+                f"mixing must be a Mixup, a CutMix, a MixupOrCutMix or None, got {self.mixing!r}"
+            )
+        if self.mixing is not None and self.num_views > 1:
+            raise ValueError(f"mixing needs num_views to be 1, got {self.num_views}")
         if isinstance(self.crop, PaddedCrop) and self.crop.padding > self.size:
             raise ValueError(
                 f"padding must be at most the size, {self.size}; got {self.crop.padding}"

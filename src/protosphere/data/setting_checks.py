@@ -42,6 +42,17 @@ def check_integer(name: str, value: Any, *, low: int) -> None:
         raise ValueError(f"{name} must be at least {low}, got {value}")
 
 
+def check_name(value: Any, name: str) -> None:
+    """Raise ValueError unless the ``name`` of a settings class is the given one.
+
+    >>> check_name("center", "padded")
+    Traceback (most recent call last):
+    ValueError: name must be 'padded', got 'center'
+    """
+    if value != name:
+        raise ValueError(f"name must be {name!r}, got {value!r}")
+
+
 def check_interval(name: str, value: Any, *, high: float = math.inf) -> tuple[float, float]:
     """Return two positive numbers in ascending order as a tuple.
 
