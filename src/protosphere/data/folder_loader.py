@@ -14,7 +14,14 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from protosphere.data.augmentation import Augmentation, PaddedCrop, RandomResizedCrop
 from protosphere.data.decoding import center_crop, decode_image, import_torchvision
 from protosphere.data.folders import ImageFiles
-from protosphere.data.sampling import epoch_order, num_batches, sample_seed
+from protosphere.data.sampling import (
+    SamplerName,
+    check_sampler,
+    epoch_order,
+    num_batches,
+    repetitions,
+    sample_seed,
+)
 from protosphere.data.splits import DataError
 
 # Path of an image, and for training the seed, epoch and sample index that determine its crop.
@@ -34,10 +41,13 @@ class FolderLoader:
         augmentation: Augmentation and normalization; its policy also sets the number of views.
         device: Device of the batches.
         workers: Number of worker processes, at most one per core. 0 decodes in this process.
+        sampler: How training samples are drawn, as
+            :func:`~protosphere.data.sampling.epoch_order` has it.
 
     Raises:
         DataError: torchvision is not installed, or ``workers`` is negative. While iterating: an
             image cannot be read.
+        ValueError: There is no such sampler.
     """
 
     def __init__(
@@ -47,9 +57,12 @@ class FolderLoader:
         *,
         device: torch.device | str,
         workers: int = 8,
+        sampler: SamplerName = "uniform",
     ) -> None:
         if workers < 0:
             raise DataError(f"workers must be at least 0, got {workers}")
+        check_sampler(sampler)
+        self.sampler = sampler
         self.workers = workers
         self.split = split
         self.augmentation = augmentation
@@ -79,15 +92,20 @@ class FolderLoader:
         self, batch_size: int, *, seed: int, epoch: int, first: int = 0
     ) -> Iterator[tuple[Tensor, ...]]:
         """Yield cropped uint8 images (samples, views, channels, size, size) and labels."""
-        paths = self.split.paths
-        order = epoch_order(len(self), seed=seed, epoch=epoch)
+        paths, count = self.split.paths, len(self)
+        order = epoch_order(
+            count, seed=seed, epoch=epoch, sampler=self.sampler, labels=self.split.labels
+        )
         labels = self.split.labels[order].to(self.device)
-        stop = num_batches(len(self), batch_size) * batch_size
+        # A sample that is drawn again gets another crop.
+        crop_index = order + count * repetitions(order)
+        stop = num_batches(count, batch_size) * batch_size
         starts = range(first * batch_size, stop, batch_size)
+        # The keys must not hold this loader, which holds them: it would never be collected.
         keys: Iterator[list[_Key]] = (
             [
-                (paths[index], (seed, epoch, index))
-                for index in order[start : start + batch_size].tolist()
+                (paths[index % count], (seed, epoch, index))
+                for index in crop_index[start : start + batch_size].tolist()
             ]
             for start in starts
         )

@@ -9,7 +9,14 @@ from torch import Tensor
 
 from protosphere.data.augmentation import Augmentation
 from protosphere.data.folder_loader import FolderLoader
-from protosphere.data.sampling import derive_seed, epoch_order, index_batches, num_batches
+from protosphere.data.sampling import (
+    SamplerName,
+    check_sampler,
+    derive_seed,
+    epoch_order,
+    index_batches,
+    num_batches,
+)
 from protosphere.data.splits import ImageSet
 
 __all__ = [
@@ -75,11 +82,23 @@ class MemoryLoader:
     Args:
         split: Images and labels, on the device.
         augmentation: Augmentation and normalization; its policy also sets the number of views.
+        sampler: How training samples are drawn: ``"uniform"`` takes each of them once an epoch;
+            ``"balanced"`` and ``"sqrt"`` draw classes with equal probability or in proportion to
+            the square root of their size, as :func:`~protosphere.data.sampling.epoch_order` says.
+
+    Raises:
+        ValueError: There is no such sampler.
     """
 
-    def __init__(self, split: ImageSet, augmentation: Augmentation) -> None:
+    def __init__(
+        self, split: ImageSet, augmentation: Augmentation, *, sampler: SamplerName = "uniform"
+    ) -> None:
+        check_sampler(sampler)
         self.split = split
         self.augmentation = augmentation
+        self.sampler = sampler
+        # Orders are drawn on the CPU.
+        self._class_labels = None if sampler == "uniform" else split.labels.cpu()
 
     @property
     def device(self) -> torch.device:
@@ -94,7 +113,14 @@ class MemoryLoader:
     ) -> Iterator[tuple[Tensor, ...]]:
         """Yield the full batches of an epoch as sample indices."""
         return index_batches(
-            len(self), batch_size, seed=seed, epoch=epoch, first=first, device=self.device
+            len(self),
+            batch_size,
+            seed=seed,
+            epoch=epoch,
+            first=first,
+            device=self.device,
+            sampler=self.sampler,
+            labels=self._class_labels,
         )
 
     def prepare(self, *tensors: Tensor) -> Batch:
