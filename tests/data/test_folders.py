@@ -59,6 +59,26 @@ def test_the_test_split_can_be_optional(image_folder: Path) -> None:
     assert (len(train), len(test), test.num_classes) == (11, 0, 3)
 
 
+def test_class_folders_without_splits_are_training_images(image_folder: Path) -> None:
+    flat = image_folder / "train"
+    train, test = load_folder(flat, require_test=False)
+    split, _ = load_folder(image_folder)
+    assert (train.paths, train.class_names, len(test)) == (split.paths, split.class_names, 0)
+    assert train.labels.tolist() == split.labels.tolist()
+    assert error_of(flat) == (
+        f"{flat} must have a folder val or test; it has class folders without splits "
+        "(data.validation_fraction=0.1 evaluates on a tenth of the training images instead)"
+    )
+
+
+def test_a_class_can_be_called_train(tmp_path: Path) -> None:
+    for name in ("bus", "train"):
+        write_image(tmp_path / name / "0.png")
+    assert load_folder(tmp_path, require_test=False)[0].class_names == ("bus", "train")
+    write_image(tmp_path / "train" / "ant" / "0.png")
+    assert load_folder(tmp_path, require_test=False)[0].class_names == ("ant",)
+
+
 def test_a_list_selects_classes_and_sets_their_order(image_folder: Path, tmp_path: Path) -> None:
     classes = tmp_path / "classes.txt"
     classes.write_text(
@@ -216,9 +236,16 @@ def test_missing_and_inconsistent_folders(tmp_path: Path) -> None:
     train, val = root / "train", root / "val"
     assert error_of(root).startswith(f"{root} must be a folder of images; it does not exist")
     root.mkdir()
-    assert error_of(root).startswith(f"{root} must be the folder that contains train; {train}")
+    no_train = (
+        f"{root} must be the folder that contains train, or one folder per class; "
+        f"{train} does not exist"
+    )
+    assert error_of(root) == no_train
+    val.mkdir()
+    assert error_of(root) == no_train
+    val.rmdir()
     train.mkdir()
-    assert error_of(root).startswith(f"{root} must have a folder val or test; neither exists")
+    assert error_of(root).startswith(f"{root} must have a folder val or test; it has neither (")
     (val / "ant").mkdir(parents=True)
     assert error_of(root) == f"{train} must have a folder for each class; it has none"
     for name in ("ant", "bee", "cat", "dog", "eel"):

@@ -1,4 +1,4 @@
-"""Folders of images: one folder per split, one folder per class in it."""
+"""Folders of images: one folder per class, in one folder per split or without splits."""
 
 import os
 from collections import Counter
@@ -79,11 +79,13 @@ def load_folder(
 ) -> tuple[ImageFiles, ImageFiles]:
     """Find the images in PATH/train/CLASS and PATH/val/CLASS (or PATH/test/CLASS without val).
 
+    A folder without splits, PATH/CLASS, has only training images.
+
     Args:
         path: Folder of the dataset.
         classes: Text file that lists class folders, one per line; words after the name of a
             folder are ignored. Only these classes are used, and the labels follow the order of
-            the list. None uses all folders of train in alphabetical order.
+            the list. None uses all class folders of the training images in alphabetical order.
         require_test: Whether a folder val or test must exist.
 
     Returns:
@@ -94,20 +96,14 @@ def load_folder(
         DataError: A folder or the list is missing, or the two splits and the list do not match.
     """
     root = Path(path).expanduser()
-    train = root / "train"
-    test = root / "val" if (root / "val").is_dir() else root / "test"
-    if not root.is_dir():
+    train, test = find_split_folders(root)
+    if test is None and require_test:
+        place = "class folders without splits" if train == root else "neither"
         raise DataError(
-            f"{root} must be a folder of images; it does not exist (data.path says where it is)"
+            f"{root} must have a folder val or test; it has {place} "
+            "(data.validation_fraction=0.1 evaluates on a tenth of the training images instead)"
         )
-    if not train.is_dir():
-        raise DataError(f"{root} must be the folder that contains train; {train} does not exist")
-    if not test.is_dir() and require_test:
-        raise DataError(
-            f"{root} must have a folder val or test; neither exists (data.validation_fraction=0.1 "
-            "evaluates on a tenth of the training images instead)"
-        )
-    found = {split: _class_folders(split) for split in (train, test) if split.is_dir()}
+    found = {split: _class_folders(split) for split in (train, test) if split is not None}
     names = (
         found[train]
         if classes is None
@@ -120,13 +116,48 @@ def load_folder(
                 f"missing: {_abbreviate(missing)}"
             )
     images = _find_images(train, names, root)
-    if test not in found:
+    if test is None:
         return images, images.subset(torch.empty(0, dtype=torch.long))
     if classes is None and (unknown := _difference(found[test], names)):
         raise DataError(
             f"{test} must have only the classes of train; unknown: {_abbreviate(unknown)}"
         )
     return images, _find_images(test, names, root)
+
+
+def find_split_folders(root: Path) -> tuple[Path, Path | None]:
+    """Find the folders of the training and test images of a dataset.
+
+    Args:
+        root: Folder of the dataset.
+
+    Returns:
+        The folder of the training images, which is ``root`` if that has class folders without
+        splits, and the folder val or test, or None.
+
+    Raises:
+        DataError: The folder does not exist or has no folders in it.
+    """
+    if not root.is_dir():
+        raise DataError(
+            f"{root} must be a folder of images; it does not exist (data.path says where it is)"
+        )
+    folders = {folder.name for folder in root.iterdir() if folder.is_dir()}
+    tests = [name for name in ("val", "test") if name in folders]
+    if "train" in folders and (tests or not _is_class_folder(root / "train")):
+        return root / "train", root / tests[0] if tests else None
+    if tests or not any(not name.startswith(".") for name in folders):
+        raise DataError(
+            f"{root} must be the folder that contains train, or one folder per class; "
+            f"{root / 'train'} does not exist"
+        )
+    return root, None
+
+
+def _is_class_folder(folder: Path) -> bool:
+    """Whether a folder called train is of a class: it has images, and no folders of classes."""
+    content = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+    return bool(content) and not any(entry.is_dir() for entry in content)
 
 
 def _find_images(folder: Path, names: Sequence[str], root: Path) -> ImageFiles:
