@@ -1,12 +1,14 @@
 """Backbones: timm models by name, with a stem for small images, and a small network for digits."""
 
-import difflib
-from functools import partial
 from itertools import pairwise
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from protosphere.encoders.pretrained import create_pretrained, load_backbone_weights
+from protosphere.encoders.timm_models import check_model_name, import_timm
 
 Stem = Literal["imagenet", "cifar"]
 
@@ -40,6 +42,11 @@ class SmallConvNet(nn.Module):
         features: Tensor = self.layers(images).mean((2, 3))
         return features
 
+    def group_matcher(self, *, coarse: bool = False) -> dict[str, Any]:  # noqa: ARG002
+        """Return the layers as timm's models do: a stem and two stages of one block each."""
+        blocks = [(r"^layers\.[34]\.", (0,)), (r"^layers\.[67]\.", (1,))]
+        return {"stem": r"^layers\.[01]\.", "blocks": blocks}
+
 
 def create_backbone(
     name: str,
@@ -47,6 +54,7 @@ def create_backbone(
     stem: Stem = "imagenet",
     in_channels: int = 3,
     zero_init_residual: bool | None = None,
+    pretrained: bool | str | Path = False,
 ) -> nn.Module:
     """Create a network that maps images to features of shape ``(images, num_features)``.
 
@@ -62,13 +70,17 @@ def create_backbone(
             torchvision's initialization: the norms start at one, and a CIFAR stem has torch's
             default initialization. The other convolutions are initialized with Kaiming fan-out
             either way. None means the backbone's own default, which is True for timm's ResNets.
+        pretrained: True for timm's own weights, or the path of a ``.safetensors`` file or of a
+            state dict. The weights of a classifier are left out, and the first convolution is
+            adapted to ``in_channels`` as timm does it.
 
     Returns:
-        The module, randomly initialized.
+        The module, randomly initialized or with the pretrained weights.
 
     Raises:
-        ValueError: The model is unknown, does not have this stem, or does not have the option
-            ``zero_init_residual`` and it is given.
+        ValueError: The model is unknown, does not have this stem, does not have the option
+            ``zero_init_residual`` and it is given, or the pretrained weights cannot be loaded, are
+            of another model or are combined with an option of the initialization.
         ImportError: timm is not installed.
 
     >>> create_backbone("small", in_channels=1).num_features
@@ -76,36 +88,57 @@ def create_backbone(
     """
     if stem not in ("imagenet", "cifar"):
         raise ValueError(f"stem must be 'imagenet' or 'cifar', got {stem!r}")
+    if pretrained is not False:
+        _check_pretrained(name, stem, zero_init_residual, pretrained)
     if name == "small":
         if zero_init_residual is not None:
             raise _no_zero_init(name, zero_init_residual)
         if stem != "imagenet":
             raise _no_cifar_stem(name)
-        return SmallConvNet(in_channels)
-    model = _create_timm_model(name, in_channels, zero_init_residual)
+        model: nn.Module = SmallConvNet(in_channels)
+    else:
+        model = _create_timm_model(
+            name, in_channels, zero_init_residual, timm_weights=pretrained is True
+        )
     if stem == "cifar":
         _replace_stem(model, name, in_channels, fan_out=zero_init_residual is not False)
+    if not isinstance(pretrained, bool):
+        load_backbone_weights(model, pretrained, name=name, in_channels=in_channels)
     return model
 
 
-def _create_timm_model(name: str, in_channels: int, zero_init: bool | None) -> nn.Module:
-    try:
-        import timm  # noqa: PLC0415
-    except ImportError as error:
-        raise ImportError(
-            'backbones need timm, which is not installed: pip install "protosphere[train]"'
-        ) from error
-    if not timm.is_model(name):
-        near = difflib.get_close_matches(name, ["small", *timm.list_models()], 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"backbone must be 'small' or a timm model, got {name!r}{hint}")
-    create = partial(timm.create_model, name, num_classes=0, in_chans=in_channels)
+def _check_pretrained(
+    name: str, stem: Stem, zero_init: bool | None, pretrained: bool | str | Path
+) -> None:
+    if stem == "cifar":
+        raise ValueError(
+            "pretrained needs the stem 'imagenet'; the stem 'cifar' has no pretrained weights"
+        )
+    if zero_init is not None:
+        raise ValueError(
+            "zero_init_residual must not be given together with pretrained, which sets all weights"
+        )
+    if name == "small" and pretrained is True:
+        raise ValueError(
+            "pretrained must be the path of a file for the backbone 'small', which timm does not "
+            "have, got true"
+        )
+
+
+def _create_timm_model(
+    name: str, in_channels: int, zero_init: bool | None, *, timm_weights: bool
+) -> nn.Module:
+    check_model_name(name)
+    options = {"num_classes": 0, "in_chans": in_channels}
+    if timm_weights:
+        return create_pretrained(name, **options)
+    timm = import_timm()
     model: nn.Module
     if zero_init is None:
-        model = create()
+        model = timm.create_model(name, **options)
         return model
     try:
-        model = create(zero_init_last=zero_init)
+        model = timm.create_model(name, zero_init_last=zero_init, **options)
     except TypeError as error:  # The model's constructor does not have this argument.
         if "zero_init_last" not in str(error):
             raise

@@ -1,5 +1,7 @@
 """The encoder: a backbone, an optional neck and an optional projection head as named children."""
 
+from typing import Self
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -21,6 +23,8 @@ class Encoder(nn.Module):
     Attributes:
         feature_dim: Width of the features after the neck and before the projection.
         out_dim: Width of the output of :meth:`forward`.
+        frozen_modules: Parts of the backbone that stay in evaluation mode; see
+            :func:`~protosphere.encoders.freezing.freeze_backbone`.
 
     Raises:
         ValueError: ``feature_dim`` is None and the backbone does not state its width.
@@ -44,11 +48,26 @@ class Encoder(nn.Module):
         self.backbone = backbone
         self.neck = neck
         self.projection = projection
+        self.frozen_modules: tuple[nn.Module, ...] = ()
         dim = _stated_dim(backbone) if feature_dim is None else feature_dim
         self.feature_dim = dim if neck is None else _output_dim(neck, dim)
         self.out_dim = (
             self.feature_dim if projection is None else _output_dim(projection, self.feature_dim)
         )
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of all parts; frozen ones stay in evaluation mode.
+
+        Args:
+            mode: Whether to set training mode instead of evaluation mode.
+
+        Returns:
+            This encoder.
+        """
+        super().train(mode)
+        for module in self.frozen_modules:
+            module.eval()
+        return self
 
     def forward(
         self, images: Float[Tensor, "images channels height width"]
@@ -76,6 +95,7 @@ class Encoder(nn.Module):
         encoder = Encoder(self.backbone, feature_dim=self.feature_dim)
         encoder.neck = self.neck
         encoder.training = self.training
+        encoder.frozen_modules = self.frozen_modules
         return encoder
 
 
