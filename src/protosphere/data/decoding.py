@@ -11,6 +11,9 @@ from torch import Tensor
 
 from protosphere.data.splits import DataError
 
+# Side of the center crop as a fraction of the shorter side of an image.
+CROP_FRACTION = 0.875
+
 
 def decode_image(path: str, channels: int = 3) -> Tensor | str:
     """Read an image file.
@@ -59,7 +62,7 @@ def _rotate(image: Any) -> Any:
 
 
 def center_crop(
-    image: UInt8[Tensor, "*batch height width"], size: int, crop_fraction: float = 0.875
+    image: UInt8[Tensor, "*batch height width"], size: int, crop_fraction: float = CROP_FRACTION
 ) -> UInt8[Tensor, "*batch size size"]:
     """Resize an image with torchvision and crop the central square.
 
@@ -68,16 +71,47 @@ def center_crop(
         size: Side of the square in pixels.
         crop_fraction: Side of the square as a fraction of the shorter side of the image.
     """
+    resized = _resize(image, round(size / crop_fraction))
+    square: Tensor = import_torchvision("transforms.v2.functional").center_crop(
+        resized, [size, size]
+    )
+    return square
+
+
+def central_square(
+    image: UInt8[Tensor, "*batch height width"], size: int, crop_fraction: float = CROP_FRACTION
+) -> UInt8[Tensor, "*batch side side"]:
+    """Resize an image as :func:`center_crop` does, and keep a square of the whole shorter side.
+
+    The square lies around the pixels that :func:`center_crop` keeps, so that the center crop of the
+    square is the center crop of the image.
+
+    Args:
+        image: Pixels from 0 to 255.
+        size: Side of the center crop in pixels.
+        crop_fraction: Side of the center crop as a fraction of the shorter side of the image.
+
+    Returns:
+        A square of side ``round(size / crop_fraction)``.
+    """
+    side = round(size / crop_fraction)
+    resized = _resize(image, side)
+    # Both crops are rounded to whole pixels; this is where the smaller one begins in the larger.
+    inner = round((side - size) / 2)
+    top, left = (round((length - size) / 2) - inner for length in resized.shape[-2:])
+    return resized[..., top : top + side, left : left + side]
+
+
+def _resize(image: Tensor, shorter_side: int) -> Tensor:
     functional = import_torchvision("transforms.v2.functional")
     # Enlarged as a whole, a very long image could take gigabytes. Its ends do not reach the crop;
     # the same number of pixels is cut off at both ends.
     longest = 4 * min(image.shape[-2:])
     sides = [min(side, longest + side % 2) for side in image.shape[-2:]]
-    resized = functional.resize(
-        functional.center_crop(image, sides), [round(size / crop_fraction)], antialias=True
+    resized: Tensor = functional.resize(
+        functional.center_crop(image, sides), [shorter_side], antialias=True
     )
-    square: Tensor = functional.center_crop(resized, [size, size])
-    return square
+    return resized
 
 
 def read_error(error: Exception) -> str:

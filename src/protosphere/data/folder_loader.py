@@ -1,19 +1,17 @@
 """The loader of images on disk: worker processes decode and crop, the device augments."""
 
-import os
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import Dataset
 
 from protosphere.data.augmentation import Augmentation, PaddedCrop, RandomResizedCrop
 from protosphere.data.decoding import center_crop, decode_image, import_torchvision
 from protosphere.data.folders import ImageFiles
+from protosphere.data.image_workers import ImageWorkers
 from protosphere.data.sampling import (
     SamplerName,
     check_sampler,
@@ -77,7 +75,7 @@ class FolderLoader:
         )
         crops = _CroppedImages(augmentation, self._transform.crop_pixels)
         self._training, self._evaluation = (
-            _ImageLoader(crops, self._device, workers) for _ in range(2)
+            ImageWorkers(crops, self._device, workers) for _ in range(2)
         )
 
     @property
@@ -161,61 +159,3 @@ class _CroppedImages(Dataset[Tensor | str]):
             # torch.manual_seed would seed the GPU as well.
             torch.default_generator.manual_seed(sample_seed(*crop_key))
             return torch.stack([self.training_crop(image) for _ in range(self.num_views)])
-
-
-class _ImageLoader:
-    """A DataLoader with persistent workers that is given other batches for each epoch."""
-
-    def __init__(self, dataset: _CroppedImages, device: torch.device, workers: int) -> None:
-        cores = (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
-        num_workers = min(workers, cores)
-        self.device = device
-        self.sampler = _KeySampler()
-        self.loader: DataLoader[Tensor | str] = DataLoader(
-            dataset,
-            batch_sampler=self.sampler,
-            num_workers=num_workers,
-            collate_fn=_collate,
-            worker_init_fn=_leave_process_group,
-            persistent_workers=num_workers > 0,
-            pin_memory=device.type == "cuda",
-            generator=torch.Generator(),
-        )
-        # If the loader were collected in a cycle with this object, its queues would close before
-        # the workers are told to stop, and it would wait five seconds for each of them.
-        weakref.finalize(self, lambda _: None, self.loader).atexit = False
-
-    def batches(self, keys: Iterator[list[_Key]]) -> Iterator[Tensor]:
-        self.sampler.keys = keys
-        for images in self.loader:
-            if isinstance(images, str):
-                raise DataError(images)
-            yield images.to(self.device, non_blocking=True)
-            if self.sampler.keys is not keys:
-                raise DataError(
-                    "an epoch must be finished before another one starts; another one has started"
-                )
-
-
-def _leave_process_group(_: int) -> None:
-    # Ctrl-C signals the whole process group; the parent still needs the workers to finish a step.
-    os.setpgid(0, 0)
-
-
-class _KeySampler(Iterable[list[_Key]]):
-    """Batch sampler whose batches are set before each epoch."""
-
-    keys: Iterator[list[_Key]] = iter(())
-
-    def __iter__(self) -> Iterator[list[_Key]]:
-        return self.keys
-
-
-def _collate(samples: list[Tensor | str]) -> Any:
-    """Stack the images, or return the first error message."""
-    problem = next((sample for sample in samples if isinstance(sample, str)), None)
-    return problem or default_collate(samples)

@@ -8,7 +8,9 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from protosphere.data.augmentation import Augmentation
+from protosphere.data.decoding import CROP_FRACTION
 from protosphere.data.folder_loader import FolderLoader
+from protosphere.data.folder_memory import MemoryImages
 from protosphere.data.sampling import (
     SamplerName,
     check_sampler,
@@ -80,7 +82,8 @@ class MemoryLoader:
     """A loader of images that are in the memory of the device.
 
     Args:
-        split: Images and labels, on the device.
+        split: Images and labels, on the device. Of image files in memory, a policy without a crop
+            trains on the central square, as it does with images on disk.
         augmentation: Augmentation and normalization; its policy also sets the number of views.
         sampler: How training samples are drawn: ``"uniform"`` takes each of them once an epoch;
             ``"balanced"`` and ``"sqrt"`` draw classes with equal probability or in proportion to
@@ -91,7 +94,11 @@ class MemoryLoader:
     """
 
     def __init__(
-        self, split: ImageSet, augmentation: Augmentation, *, sampler: SamplerName = "uniform"
+        self,
+        split: ImageSet | MemoryImages,
+        augmentation: Augmentation,
+        *,
+        sampler: SamplerName = "uniform",
     ) -> None:
         check_sampler(sampler)
         self.split = split
@@ -126,7 +133,12 @@ class MemoryLoader:
     def prepare(self, *tensors: Tensor) -> Batch:
         """Return augmented images and labels of the samples at these indices."""
         index = tensors[0].repeat(self.augmentation.policy.num_views)
-        return self.augmentation(self.split.images[index]), self.split.labels[index]
+        images = self.split.images[index]
+        if self.split.evaluation_crop == "center" and self.augmentation.policy.crop is None:
+            side = round(CROP_FRACTION * images.shape[-1])
+            start = round((images.shape[-1] - side) / 2)
+            images = images[..., start : start + side, start : start + side]
+        return self.augmentation(images), self.split.labels[index]
 
     def evaluation_batches(self, batch_size: int) -> Iterator[Batch]:
         """Yield all images in their original order, normalized and not augmented, with labels."""
