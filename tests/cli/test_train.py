@@ -53,7 +53,7 @@ def test_the_output_tells_what_is_trained_and_what_to_do_next(tmp_path: Path) ->
     assert lines[0].startswith("digits-ce: 20 training images of 10 classes, 3 epochs, on cpu")
     assert lines[0].endswith(f"into {tmp_path / 'run'}")
     assert lines[1].startswith("Each batch holds all training images: training.batch_size is ")
-    assert [line.split(":")[0] for line in lines[2:-1]] == ["epoch 1", "epoch 2", "epoch 3"]
+    assert [line.split(":")[0] for line in lines[2:-1]] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
     assert "test accuracy " in lines[2]
     assert lines[-1].startswith(f"Done. Next: protosphere evaluate {tmp_path / 'run'}")
 

@@ -14,7 +14,8 @@ import typer
 
 from protosphere.cli.app import app
 from protosphere.recipes import catalog
-from protosphere.recipes.registry import DATASETS, LOSSES
+from protosphere.recipes.datasets import DATASETS
+from protosphere.recipes.registry import LOSSES
 from protosphere.recipes.schema import apply_overrides, recipe_from_yaml
 from support.documents import PAGES, ROOT, anchors, blocks, links, read
 

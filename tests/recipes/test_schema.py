@@ -4,7 +4,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from protosphere.recipes import catalog
-from protosphere.recipes.registry import DATASETS, LOSSES
+from protosphere.recipes.datasets import DATASETS
+from protosphere.recipes.registry import LOSSES
 from protosphere.recipes.schema import (
     Recipe,
     RecipeError,
@@ -58,6 +59,7 @@ def test_an_override_of_the_name_keeps_the_keys_that_still_apply() -> None:
     assert arrays.data.model_dump() == {
         "source": "arrays",
         "validation_fraction": 0.0,
+        "sampler": "uniform",
         "path": "a.npz",
     }
     crop = apply_overrides(recipe, ["augmentation.crop.name=random_resized"])
@@ -129,8 +131,8 @@ def test_booleans_are_allowed_where_they_mean_something() -> None:
         ),
         (
             "digits-nonl",
-            ["loss.label_smoothing=0.1"],
-            "loss.label_smoothing does not apply to loss nonl; it applies to ce",
+            ["loss.logit_adjustment=1"],
+            "loss.logit_adjustment does not apply to loss nonl; it applies to ce, normface",
         ),
         ("digits-normface", ["loss.margin_kind=angle"], "loss: margin_kind has no effect without"),
         ("digits-nonl", ["loss.min_temperature=0.1"], "loss: min_temperature has no effect"),
@@ -178,8 +180,8 @@ def test_keys_without_effect_are_refused(recipe: str, overrides: list[str], mess
         ),
         ("data.name=cifar10", "a recipe has no data.name; use data.source"),
         ("model.name=resnet50", "a recipe has no model.name; use model.backbone.name"),
-        ("model.pretrained=true", "a recipe has no model.pretrained; the keys there are backbone,"),
-        ("loss.zzz=1", "a recipe has no loss.zzz; the keys there are name, class_weights, form, "),
+        ("model.pretrained=true", "has no model.pretrained; use model.backbone.pretrained"),
+        ("loss.zzz=1", "a recipe has no loss.zzz; the keys there are name, "),
         ("encoder.backbone=x", "a recipe has no encoder; use model"),
         ("loss.name=[1]", "loss.name must be one of"),
         ("loss.name=normface,", "loss.name must be one of"),
@@ -203,7 +205,7 @@ def test_keys_without_effect_are_refused(recipe: str, overrides: list[str], mess
         ("seed=100000000000000", "seed must be less than 2147483648, got 100000000000000"),
         ("training.batch_size=1", "training.batch_size must be at least 2, got 1"),
         ("training.ema_decay=1", "training.ema_decay must be less than 1, got 1"),
-        ("training.precision=fp8", "training.precision must be one of 'fp32', 'bf16', got 'fp8'"),
+        ("training.precision=fp8", "must be one of 'fp32', 'bf16', 'fp16', got 'fp8'"),
         (
             "loss.name=mse",
             "loss.name must be one of ce, normface, ntce, nonl, etf-dr, scl, proto, got 'mse'",

@@ -16,14 +16,6 @@ if TYPE_CHECKING:
 
 # Number of steps between two updates of the progress bar.
 _REPORT_EVERY = 50
-# Metrics shown after an evaluation, and their labels.
-_SHOWN = {
-    "accuracy": "{split} accuracy",
-    "nearest_mean_accuracy": "nearest class mean",
-    "nc1_ratio": "nc1_ratio",
-    "inter_effective_rank": "inter-class rank",
-    "weight_class_alignment": "weight-class alignment",
-}
 
 
 def train(
@@ -36,6 +28,14 @@ def train(
             help="Resume from the last checkpoint in the run folder; start if there is none.",
         ),
     ] = False,
+    init_from: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="<run>",
+            help="Start from the weights of another run: its backbone, and its head if the "
+            "classes are the same.",
+        ),
+    ] = None,
     overrides: Overrides = None,
     device: Device = "auto",
     download: Download = False,
@@ -47,12 +47,10 @@ def train(
 
     With --resume, RECIPE may be omitted: the run continues with its own recipe.
     """
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
     from protosphere.cli.errors import report_errors
-    from protosphere.cli.progress import create_progress
     from protosphere.cli.signals import catch_signals
     from protosphere.cli.text import count, echo
+    from protosphere.cli.train_progress import TrainProgress
 
     with report_errors(), catch_signals() as stop_requested:
         from protosphere.cli.devices import resolve_device
@@ -76,6 +74,7 @@ def train(
             print_header()  # After the first step nothing can be refused any more.
             return stop_requested()
 
+        show = TrainProgress(epochs, recipe.split)
         start: Literal["fresh", "resume"] = "resume" if resume else "fresh"
         events = run_recipe(
             recipe,
@@ -83,44 +82,36 @@ def train(
             dataset,
             device=device,
             start=start,
+            init_from=init_from,
             report_every=_REPORT_EVERY,
             should_stop=should_stop,
-        )
-        bar = create_progress(
-            TextColumn("epoch {task.completed:.1f}/{task.total:.0f}, step {task.fields[step]}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[status]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            load_progress=show.loading,
         )
         config = recipe.model_dump(mode="json")
         last = None
-        with bar, open_logger(log, out, recipe.name, config) as write:
-            task = bar.add_task("train", total=epochs, step=0, status="starting")
-            evaluated = ""
+        with show, open_logger(log, out, recipe.name, config) as write:
             for event in events:
                 if last is None and event.resumed_at:
                     echo(f"Resumed from step {event.resumed_at}")
-                last = now = event.progress
-                if event.metrics is not None:
-                    shown = _shown(event.metrics, recipe.split)
-                    evaluated = shown[0]
-                    echo(f"epoch {now.epoch:.0f}: loss {now.loss:.4f}, {', '.join(shown)}")
-                status = f"loss {now.loss:.4f}, {now.images_per_second:,.0f} images/s"
-                bar.update(
-                    task,
-                    completed=now.epoch,
-                    step=now.step,
-                    status=f"{status}; {evaluated}" if evaluated else status,
-                )
-                write(now.step, _logged(event))
+                last = event
+                show(event)
+                write(event.progress.step, _logged(event, recipe.split))
+        next_steps = f"Next: protosphere evaluate {out}, or protosphere measure {out}"
         if last is None:
-            echo(f"Nothing left to do: {out} has all {count(epochs, 'epoch')}")
-        elif last.stopping and last.epoch < epochs:
-            echo(f"Stopped at step {last.step} with a checkpoint; add --resume to continue")
+            done = RunFolder(out).records()[-1]["epoch"]
+            reason = "all" if done == epochs else "stopped early after"
+            echo(f"Nothing left to do: {out} has {reason} {count(done, 'epoch')}")
+        elif last.progress.stopping and last.progress.epoch < epochs:
+            step = last.progress.step
+            echo(f"Stopped at step {step} with a checkpoint; add --resume to continue")
+        elif last.stopped_early:
+            metric, waited = (
+                recipe.checkpoint.monitor,
+                count(recipe.checkpoint.patience, "evaluation"),
+            )
+            echo(f"Stopped early: no better {recipe.split} {metric} in {waited}. {next_steps}")
         else:
-            echo(f"Done. Next: protosphere evaluate {out}, or protosphere measure {out}")
+            echo(f"Done. {next_steps}")
 
 
 def _print_header(recipe: "Recipe", dataset: "ImageDataset", device: str, out: Path) -> None:
@@ -135,17 +126,7 @@ def _print_header(recipe: "Recipe", dataset: "ImageDataset", device: str, out: P
         echo(f"Each batch holds all training images: training.batch_size is {batch_size:,}")
 
 
-def _shown(metrics: dict[str, float], split: str) -> list[str]:
-    return [
-        f"{label.format(split=split)} {100 * metrics[name]:.2f} %"
-        if name.endswith("accuracy")
-        else f"{label} {metrics[name]:.4g}"
-        for name, label in _SHOWN.items()
-        if name in metrics
-    ]
-
-
-def _logged(event: "Event") -> dict[str, float]:
+def _logged(event: "Event", split: str) -> dict[str, float]:
     now = event.progress
     running = {
         "loss": now.loss,
@@ -153,4 +134,7 @@ def _logged(event: "Event") -> dict[str, float]:
         "images_per_second": now.images_per_second,
         "epoch": now.epoch,
     }
-    return running | (event.metrics or {})
+    evaluated = dict(event.metrics or {})
+    if "loss" in evaluated:
+        evaluated[f"{split}_loss"] = evaluated.pop("loss")
+    return running | evaluated

@@ -1,5 +1,6 @@
 """Turn a recipe into objects: dataset, loaders, objective and training configuration."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -9,20 +10,37 @@ from torch import Tensor, nn
 from protosphere.classifiers.protocol import Head
 from protosphere.data.augmentation import Augmentation
 from protosphere.data.datasets import ChannelStatistics, DataError, ImageDataset, split_validation
+from protosphere.data.folder_memory import (
+    MemoryImages,
+    fits_in_memory,
+    load_into_memory,
+    memory_limit,
+)
 from protosphere.data.folders import ImageFiles
+from protosphere.data.imbalance import class_counts
 from protosphere.data.loaders import FolderLoader, Loader, MemoryLoader
 from protosphere.data.splits import ImageSet, Split
 from protosphere.encoders import Encoder, create_backbone, create_neck, create_projection
-from protosphere.recipes.registry import DATASETS, LOSSES, FolderData, LoadOptions
+from protosphere.encoders.freezing import freeze_backbone
+from protosphere.encoders.pretrained import input_config
+from protosphere.recipes.datasets import DATASETS, FolderData, LoadOptions
+from protosphere.recipes.registry import LOSSES
 from protosphere.recipes.schema import Recipe, RecipeError
 from protosphere.recipes.schema.sections import (
     AdamWSettings,
+    FrozenStages,
     SGDSettings,
+    TimmOptimizerSettings,
 )
 from protosphere.training import SGD, AdamW, Objective, Schedule, TrainConfig
+from protosphere.training.config import OptimizerConfig
 
 EvaluationSplit = Literal["test", "validation"]
 _WARMUP_LR = 0.01
+
+
+def no_progress(_: float) -> None:
+    """Ignore the progress."""
 
 
 def load_dataset(
@@ -72,15 +90,19 @@ def create_loaders(
     device: torch.device | str,
     *,
     statistics: ChannelStatistics | None = None,
+    progress: Callable[[float], None] = no_progress,
 ) -> tuple[Loader, Loader]:
     """Create the loaders of the training images and of those for evaluation.
+
+    Folders of images are read into memory first if the recipe says so.
 
     Args:
         recipe: The recipe.
         dataset: The images.
         device: Where batches are put.
-        statistics: Mean and standard deviation to normalize with; None takes those of the training
-            images.
+        statistics: Mean and standard deviation to normalize with; None takes those of
+            :func:`channel_statistics`.
+        progress: Called with the fraction of the images that has been read into memory.
 
     Raises:
         RecipeError: The augmentation is for color images and these are grayscale.
@@ -89,17 +111,77 @@ def create_loaders(
     if dataset.train.channels == 1 and policy.needs_color:
         key = "grayscale" if policy.color_jitter is None else "color_jitter"
         raise RecipeError(f"augmentation.{key} needs color images; these are grayscale")
-    statistics = dataset.train.channel_statistics() if statistics is None else statistics
+    statistics = channel_statistics(recipe, dataset) if statistics is None else statistics
     augmentation = Augmentation(policy, *statistics)
+    sampler = recipe.data.sampler
 
     def create(split: Split) -> Loader:
         if isinstance(split, ImageFiles):
             workers = recipe.data.workers if isinstance(recipe.data, FolderData) else 0
-            return FolderLoader(split, augmentation, device=device, workers=workers)
-        assert isinstance(split, ImageSet)
-        return MemoryLoader(split.to(device), augmentation)
+            return FolderLoader(
+                split, augmentation, device=device, workers=workers, sampler=sampler
+            )
+        assert isinstance(split, ImageSet | MemoryImages)
+        return MemoryLoader(split.to(device), augmentation, sampler=sampler)
 
-    return create(dataset.train), create(dataset.test)
+    train, test = _in_memory(recipe, dataset, device, progress)
+    return create(train), create(test)
+
+
+def _in_memory(
+    recipe: Recipe,
+    dataset: ImageDataset,
+    device: torch.device | str,
+    progress: Callable[[float], None],
+) -> tuple[Split, Split]:
+    """Return the splits, images on disk read into memory if the recipe says so."""
+    train, test, size = dataset.train, dataset.test, recipe.augmentation.size
+    if not (isinstance(train, ImageFiles) and isinstance(test, ImageFiles)):
+        return train, test
+    data = recipe.data
+    num_images = len(train) + len(test)
+    wanted = data.in_memory if isinstance(data, FolderData) else "auto"
+    if wanted == "auto":
+        wanted = fits_in_memory(num_images, size, limit_bytes=memory_limit(device))
+    if not wanted:
+        return train, test
+    workers = data.workers if isinstance(data, FolderData) else 8
+    train_fraction = len(train) / num_images
+    return (
+        load_into_memory(
+            train, size=size, workers=workers, progress=lambda x: progress(train_fraction * x)
+        ),
+        load_into_memory(
+            test,
+            size=size,
+            workers=workers,
+            progress=lambda x: progress(train_fraction + (1 - train_fraction) * x),
+        ),
+    )
+
+
+def channel_statistics(recipe: Recipe, dataset: ImageDataset) -> ChannelStatistics:
+    """Return mean and standard deviation to normalize with.
+
+    Args:
+        recipe: The recipe.
+        dataset: The images.
+
+    Returns:
+        Those that a pretrained backbone was trained with, otherwise those of the training images.
+    """
+    backbone = recipe.model.backbone
+    if not backbone.pretrained:
+        return dataset.train.channel_statistics()
+    config = input_config(backbone.name, in_channels=dataset.train.channels)
+    if config is None:
+        return dataset.train.channel_statistics()
+    return ChannelStatistics(config.mean, config.std)
+
+
+def count_classes(dataset: ImageDataset) -> tuple[int, ...]:
+    """Return the number of training images of each class."""
+    return tuple(class_counts(dataset.train.labels, dataset.train.num_classes).tolist())
 
 
 def create_objective(
@@ -108,6 +190,8 @@ def create_objective(
     num_classes: int,
     in_channels: int,
     device: torch.device | str = "cpu",
+    class_counts: Sequence[int] | None = None,
+    pretrained: Literal["recipe", "none"] = "recipe",
 ) -> Objective:
     """Create encoder, head and loss with the initial weights of the recipe's seed.
 
@@ -116,17 +200,24 @@ def create_objective(
         num_classes: Number of classes of the data.
         in_channels: Number of channels of the images.
         device: Where the objective is put.
+        class_counts: Number of training images of each class; only losses with class weights by
+            name or logit adjustment need it.
+        pretrained: ``"none"`` does not load the pretrained weights of the recipe, for objectives
+            that get other weights.
 
     Raises:
         RecipeError: The backbone does not fit the images, or the loss does not fit the classes.
     """
     torch.manual_seed(recipe.seed)
-    encoder = _create_encoder(recipe, in_channels)
+    encoder = _create_encoder(recipe, in_channels, pretrained)
     entry, settings = LOSSES[recipe.loss.name], recipe.loss
-    if settings.class_weights is not None and len(settings.class_weights) != num_classes:
+    if class_counts is not None:
+        settings = settings.with_class_counts(class_counts)
+    weights = settings.class_weights
+    if isinstance(weights, tuple) and len(weights) != num_classes:
         raise RecipeError(
             f"loss.class_weights must have one weight for each of the {num_classes} classes, got "
-            f"{len(settings.class_weights)}"
+            f"{len(weights)}"
         )
     try:
         head, loss = entry.head(settings, encoder.out_dim, num_classes), entry.loss(settings)
@@ -149,7 +240,9 @@ class _WithoutHead(nn.Module):
         return result
 
 
-def _create_encoder(recipe: Recipe, in_channels: int) -> Encoder:
+def _create_encoder(
+    recipe: Recipe, in_channels: int, pretrained: Literal["recipe", "none"]
+) -> Encoder:
     model = recipe.model
     try:
         backbone = create_backbone(
@@ -157,6 +250,7 @@ def _create_encoder(recipe: Recipe, in_channels: int) -> Encoder:
             stem=model.backbone.stem,
             in_channels=in_channels,
             zero_init_residual=model.backbone.zero_init_residual,
+            pretrained=model.backbone.pretrained if pretrained == "recipe" else False,
         )
     except ValueError as error:
         raise RecipeError(f"model.backbone: {error}") from None
@@ -165,7 +259,14 @@ def _create_encoder(recipe: Recipe, in_channels: int) -> Encoder:
     if model.projection is not None:
         options = model.projection.model_dump()
         projection = create_projection(options.pop("name"), dim, **options)
-    return Encoder(backbone, create_neck(model.neck, dim), projection, feature_dim=dim)
+    encoder = Encoder(backbone, create_neck(model.neck, dim), projection, feature_dim=dim)
+    if model.freeze != "none":
+        stages = model.freeze.stages if isinstance(model.freeze, FrozenStages) else model.freeze
+        try:
+            freeze_backbone(encoder, stages)
+        except ValueError as error:
+            raise RecipeError(f"model.freeze: {error}") from None
+    return encoder
 
 
 def _feature_dim(backbone: nn.Module, recipe: Recipe, channels: int) -> int:
@@ -208,15 +309,42 @@ def create_train_config(
         ema_decay=training.ema_decay,
         precision=training.precision,
         compile=compiled,
+        **_T(recipe),
         seed=recipe.seed,
         report_every=report_every,
     )
 
 
-def _create_optimizer(settings: SGDSettings | AdamWSettings) -> SGD | AdamW:
+def _T(recipe):
+    options = {}
+    if recipe.augmentation.mixing is not None:
+        options["mixing"] = recipe.augmentation.mixing
+    o = recipe.optimizer
+    try:
+        from protosphere.training import ParameterGroups
+        options["parameter_groups"] = ParameterGroups(
+            backbone_lr=o.lr_scale.backbone,
+            neck_lr=o.lr_scale.neck,
+            head_lr=o.lr_scale.head,
+            layer_decay=o.layer_decay,
+            exclude_from_decay=o.exclude_from_decay,
+        )
+    except ImportError:
+        pass
+    return options
+
+
+def _create_optimizer(
+    settings: SGDSettings | AdamWSettings | TimmOptimizerSettings,
+) -> OptimizerConfig:
     if isinstance(settings, SGDSettings):
         return SGD(momentum=settings.momentum, weight_decay=settings.weight_decay)
-    return AdamW(betas=settings.betas, weight_decay=settings.weight_decay)
+    if isinstance(settings, AdamWSettings):
+        return AdamW(betas=settings.betas, weight_decay=settings.weight_decay)
+    from protosphere.training import TimmOptimizer
+    return TimmOptimizer(
+        settings.name, weight_decay=settings.weight_decay, options=settings.options
+    )
 
 
 def _create_schedule(recipe: Recipe) -> Schedule:

@@ -11,13 +11,8 @@ from protosphere.data.augmentation import (
     PaddedCrop,
     RandomResizedCrop,
 )
-from protosphere.recipes.registry import (
-    LOSSES,
-    CESettings,
-    DigitsData,
-    FolderData,
-    TorchvisionData,
-)
+from protosphere.recipes.datasets import DigitsData, FolderData, TorchvisionData
+from protosphere.recipes.registry import LOSSES, CESettings
 from protosphere.recipes.schema import Recipe, RecipeError
 from protosphere.recipes.schema.sections import (
     Backbone,

@@ -18,6 +18,7 @@ from protosphere.evaluation import Evaluation, collect_outputs, evaluate, fit_he
 from protosphere.evaluation.predict import Predictions, predict_images
 from protosphere.evaluation.probes import PROBES, ProbeName, ProbeResult, run_probes
 from protosphere.recipes import build, catalog
+from protosphere.recipes.monitor import find_best
 from protosphere.recipes.schema import (
     Recipe,
     RecipeError,
@@ -78,7 +79,7 @@ class Run:
         class_names: Class names, in the order of the class indices.
         channels: Number of channels of the images.
         device: Where the model is.
-        objective: Encoder, head and loss with the weights of the last checkpoint, or their
+        objective: Encoder, head and loss with the weights of the checkpoint, or their
             moving average if the run has one.
         transform: The transform of images for evaluation.
         split: The split that the run was evaluated on during training.
@@ -208,6 +209,7 @@ class Run:
             color_jitter=None,
             grayscale=0.0,
             gaussian_blur=0.0,
+            mixing=None,
         )
         recipe = self.recipe.model_copy(update={"augmentation": policy})
         train, test = build.create_loaders(
@@ -251,6 +253,7 @@ def load_run(
     *,
     device: torch.device | str = "cpu",
     overrides: Sequence[str] = (),
+    checkpoint: Literal["best", "last"] | None = None,
     download: bool = False,
     progress: Progress = _no_progress,
 ) -> Run:
@@ -261,6 +264,8 @@ def load_run(
         device: Where to put the model.
         overrides: Values of the recipe to replace, each ``dotted.path=value``: where the data are
             and the like, not what was trained.
+        checkpoint: Which checkpoint: the best one by the metric that the recipe monitors, or the
+            last one. None takes the best one if the recipe monitors a metric.
         download: Whether a missing dataset is downloaded when the data are needed.
         progress: Called with the fraction that is done while class means are computed, for
             contrastive runs that were stopped between two evaluations.
@@ -277,18 +282,21 @@ def load_run(
     recipe = apply_overrides(stored, overrides)
     if changed := find_difference(stored, recipe):
         raise RunFolderError(f"overrides must not change what was trained: {changed}")
-    checkpoint = load_checkpoint(folder.checkpoints)
-    if checkpoint is None:
-        raise RunFolderError(f"{folder.path} has no checkpoint yet")
+    weights = _load_checkpoint(folder, recipe, checkpoint)
     names, data = tuple(read_class_names(folder)), DataMetadata.read(folder)
     objective = build.create_objective(
-        recipe, num_classes=len(names), in_channels=data.channels, device=device
+        recipe,
+        num_classes=len(names),
+        in_channels=data.channels,
+        device=device,
+        class_counts=data.class_counts,
+        pretrained="none",
     )
-    _load_weights(objective, checkpoint, folder)
+    _load_weights(objective, weights, folder)
     run = Run(
         path=folder.path,
         recipe=recipe,
-        step=checkpoint.step,
+        step=weights.step,
         class_names=names,
         channels=data.channels,
         device=torch.device(device),
@@ -302,6 +310,21 @@ def load_run(
     if isinstance(objective.head, FittedHead) and not objective.head.is_fitted:
         _fit(run, progress)
     return run
+
+
+def _load_checkpoint(
+    folder: RunFolder, recipe: Recipe, which: Literal["best", "last"] | None
+) -> Checkpoint:
+    if which not in ("best", "last", None):
+        raise ValueError(f"checkpoint must be best or last, got {which!r}")
+    best = find_best(recipe.checkpoint, folder.records())
+    if which == "best" and recipe.checkpoint.monitor is None:
+        raise RunFolderError(f"{folder.path} has no best checkpoint: its recipe monitors nothing")
+    step = best.step if best is not None and which != "last" else None
+    checkpoint = load_checkpoint(folder.checkpoints, step=step)
+    if checkpoint is None:
+        raise RunFolderError(f"{folder.path} has no checkpoint yet")
+    return checkpoint
 
 
 def _fit(run: Run, progress: Progress) -> None:

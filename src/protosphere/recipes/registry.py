@@ -1,17 +1,16 @@
-"""The losses and datasets that a recipe can name: one settings class and one row each.
+"""The losses that a recipe can name: one settings class and one row each.
 
 To add a loss, write its settings class and its row here; the schema, the catalog, the command line
-and the contract tests read :data:`LOSSES`. The same holds for :data:`DATASETS`.
+and the contract tests read :data:`LOSSES`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 from torch import Tensor, nn
 
 from protosphere.classifiers import (
@@ -21,14 +20,7 @@ from protosphere.classifiers import (
     MeanClassifier,
 )
 from protosphere.classifiers.protocol import Head
-from protosphere.data.datasets import (
-    ImageDataset,
-    load_arrays,
-    load_digits,
-    load_synthetic,
-    load_torchvision,
-)
-from protosphere.data.folders import load_folder
+from protosphere.data.imbalance import balanced_class_weights, effective_class_weights
 from protosphere.losses import (
     CrossEntropyLoss,
     DotRegressionLoss,
@@ -42,26 +34,89 @@ from protosphere.recipes.section import Section
 
 Form = Literal["auto", "eager", "chunked"]
 SomeLoss = TypeVar("SomeLoss", bound="LossSettings")
-SomeData = TypeVar("SomeData", bound="DataSettings")
 
 
 class LossSettings(Section):
     """Keys that every loss has."""
 
     name: str
-    class_weights: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
-        None, description="One non-negative weight per class."
+    class_weights: (
+        Literal["balanced", "effective"] | tuple[Annotated[float, Field(ge=0)], ...] | None
+    ) = Field(
+        None,
+        description="One non-negative weight per class; balanced: inverse class frequency; "
+        "effective: inverse effective number of images.",
     )
+    _class_counts: tuple[int, ...] | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _check_class_weights(self) -> "LossSettings":
-        if self.class_weights is not None and not any(self.class_weights):
+        if isinstance(self.class_weights, tuple) and not any(self.class_weights):
             raise ValueError("class_weights must not all be zero")
         return self
 
+    @property
+    def needs_class_counts(self) -> bool:
+        """Whether the loss depends on the number of training images of each class."""
+        return isinstance(self.class_weights, str)
+
+    @property
+    def soft_labels_conflict(self) -> str | None:
+        """The setting that does not go with mixed images; None if all do."""
+        return None
+
+    def with_class_counts(self, counts: Sequence[int]) -> Self:
+        """Return a copy that knows the number of training images of each class."""
+        copy = self.model_copy()
+        copy._class_counts = tuple(counts)
+        return copy
+
+    def counts_tensor(self) -> Tensor:
+        """Return the number of training images of each class.
+
+        Raises:
+            ValueError: The class counts are not known.
+        """
+        if self._class_counts is None:
+            raise ValueError("the number of training images of each class must be known")
+        return torch.tensor(self._class_counts)
+
     def weight_tensor(self) -> Tensor | None:
         """Return the class weights as a tensor."""
-        return None if self.class_weights is None else torch.tensor(self.class_weights)
+        if self.class_weights is None:
+            return None
+        if self.class_weights == "balanced":
+            return balanced_class_weights(self.counts_tensor())
+        if self.class_weights == "effective":
+            return effective_class_weights(self.counts_tensor())
+        return torch.tensor(self.class_weights)
+
+
+class _SmoothingSettings(LossSettings):
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, description="Fraction of each target that is spread over all classes."
+    )
+
+
+class _AdjustmentSettings(LossSettings):
+    logit_adjustment: float = Field(
+        0.0,
+        ge=0,
+        description="Factor of the log class frequency that is added to the logits in the loss, "
+        "for imbalanced data.",
+    )
+
+    @property
+    def needs_class_counts(self) -> bool:
+        """Whether the loss depends on the number of training images of each class."""
+        return bool(self.logit_adjustment) or super().needs_class_counts
+
+    def adjustment_tensor(self) -> Tensor | None:
+        """Return what is added to the logit of each class."""
+        if not self.logit_adjustment:
+            return None
+        counts = self.counts_tensor().double()
+        return (self.logit_adjustment * (counts / counts.sum()).log()).float()
 
 
 class _FormSettings(LossSettings):
@@ -94,14 +149,13 @@ class _CosineHeadSettings(_TemperatureSettings):
         return self
 
 
-class CESettings(_FormSettings):
+class CESettings(_FormSettings, _SmoothingSettings, _AdjustmentSettings):
     """Cross-entropy of a linear classifier."""
 
     name: Literal["ce"] = "ce"
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
 
 
-class NormFaceSettings(_CosineHeadSettings):
+class NormFaceSettings(_CosineHeadSettings, _SmoothingSettings, _AdjustmentSettings):
     """NormFace: softmax over scaled cosines, optionally with a margin."""
 
     name: Literal["normface"] = "normface"
@@ -116,20 +170,48 @@ class NormFaceSettings(_CosineHeadSettings):
             raise ValueError("margin_kind has no effect without a margin")
         if self.margin_kind != "angle" and self.margin > 2:
             raise ValueError(f"margin must be at most 2 for margin_kind cosine, got {self.margin}")
+        if self.margin and self.label_smoothing:
+            raise ValueError("margin must be 0 with label_smoothing: a margin needs one class")
         return self
 
+    @property
+    def soft_labels_conflict(self) -> str | None:
+        """The setting that does not go with mixed images."""
+        return "loss.margin" if self.margin else None
 
-class NTCESettings(_CosineHeadSettings):
+
+class NTCESettings(_CosineHeadSettings, _SmoothingSettings):
     """NTCE: each prototype against all samples of the batch."""
 
     name: Literal["ntce"] = "ntce"
 
 
-class NONLSettings(_CosineHeadSettings):
+class NONLSettings(_CosineHeadSettings, _SmoothingSettings):
     """NONL: each prototype against the samples of other classes."""
 
     name: Literal["nonl"] = "nonl"
     negatives: Literal["samples", "prototypes", "both"] = "samples"
+    soft_negatives: Literal["weighted", "excluded"] = Field(
+        "weighted",
+        description="How a mixed image is a negative of the classes it has a part of: with a "
+        "weight, or not at all.",
+    )
+
+    @model_validator(mode="after")
+    def _check_soft_labels(self) -> "NONLSettings":
+        if self.label_smoothing and self.negatives != "samples":
+            raise ValueError(f"negatives must be samples with label_smoothing, got {self.negatives}")
+        if self.label_smoothing and self.soft_negatives == "excluded":
+            raise ValueError(
+                "soft_negatives must be weighted with label_smoothing, which gives every sample "
+                "a part of every class, got excluded"
+            )
+        return self
+
+    @property
+    def soft_labels_conflict(self) -> str | None:
+        """The setting that does not go with mixed images."""
+        return None if self.negatives == "samples" else f"loss.negatives {self.negatives}"
 
     @model_validator(mode="after")
     def _require_min_temperature(self) -> "NONLSettings":
@@ -140,7 +222,7 @@ class NONLSettings(_CosineHeadSettings):
         return self
 
 
-class DotRegressionSettings(LossSettings):
+class DotRegressionSettings(_SmoothingSettings):
     """Dot regression onto a fixed simplex ETF."""
 
     name: Literal["etf-dr"] = "etf-dr"
@@ -149,13 +231,20 @@ class DotRegressionSettings(LossSettings):
     )
 
 
-class SCLSettings(_TemperatureSettings):
+class _ContrastiveSettings(_TemperatureSettings):
+    @property
+    def soft_labels_conflict(self) -> str | None:
+        """The setting that does not go with mixed images."""
+        return f"loss {self.name}"
+
+
+class SCLSettings(_ContrastiveSettings):
     """Supervised contrastive loss."""
 
     name: Literal["scl"] = "scl"
 
 
-class PrototypeLossSettings(_TemperatureSettings):
+class PrototypeLossSettings(_ContrastiveSettings):
     """Prototype loss: each sample against the class means of the batch."""
 
     name: Literal["proto"] = "proto"
@@ -207,22 +296,33 @@ def _mean_head(settings: _TemperatureSettings, dim: int, num_classes: int) -> He
     return MeanClassifier(dim, num_classes, temperature=settings.temperature)
 
 
+def _T(c):
+    import inspect
+    names = set(inspect.signature(c).parameters)
+    return lambda **o: c(**{k: v for k, v in o.items() if k in names})
+
+
 LOSSES: dict[str, LossEntry[Any]] = {
     "ce": LossEntry(
         CESettings,
         "cross-entropy",
         head=_linear_head,
-        loss=lambda s: CrossEntropyLoss(
-            label_smoothing=s.label_smoothing, class_weights=s.weight_tensor(), form=s.form
+        loss=lambda s: _T(CrossEntropyLoss)(
+            label_smoothing=s.label_smoothing,
+            logit_adjustment=s.adjustment_tensor(),
+            class_weights=s.weight_tensor(),
+            form=s.form,
         ),
     ),
     "normface": LossEntry(
         NormFaceSettings,
         "NormFace",
         head=_cosine_head,
-        loss=lambda s: NormFaceLoss(
+        loss=lambda s: _T(NormFaceLoss)(
             margin=s.margin,
             margin_kind=s.margin_kind or "cosine",
+            label_smoothing=s.label_smoothing,
+            logit_adjustment=s.adjustment_tensor(),
             class_weights=s.weight_tensor(),
             form=s.form,
         ),
@@ -231,14 +331,18 @@ LOSSES: dict[str, LossEntry[Any]] = {
         NTCESettings,
         "NTCE",
         head=_cosine_head,
-        loss=lambda s: NTCELoss(class_weights=s.weight_tensor(), form=s.form),
+        loss=lambda s: _T(NTCELoss)(
+            label_smoothing=s.label_smoothing, class_weights=s.weight_tensor(), form=s.form
+        ),
     ),
     "nonl": LossEntry(
         NONLSettings,
         "NONL",
         head=_cosine_head,
-        loss=lambda s: NONLLoss(
+        loss=lambda s: _T(NONLLoss)(
             negatives=s.negatives,
+            soft_negatives=s.soft_negatives,
+            label_smoothing=s.label_smoothing,
             class_weights=s.weight_tensor(),
             form=s.form,
         ),
@@ -247,7 +351,9 @@ LOSSES: dict[str, LossEntry[Any]] = {
         DotRegressionSettings,
         "ETF + DR",
         head=_fixed_head,
-        loss=lambda s: DotRegressionLoss(class_weights=s.weight_tensor()),
+        loss=lambda s: _T(DotRegressionLoss)(
+            label_smoothing=s.label_smoothing, class_weights=s.weight_tensor()
+        ),
     ),
     "scl": LossEntry(
         SCLSettings,
@@ -269,112 +375,4 @@ LOSSES: dict[str, LossEntry[Any]] = {
         call="features",
         training="contrastive",
     ),
-}
-
-
-class DataSettings(Section):
-    """Keys that every dataset has."""
-
-    source: str
-    validation_fraction: float = Field(
-        0.0, ge=0, lt=1, description="Fraction of the training images to evaluate on instead."
-    )
-
-
-class DigitsData(DataSettings):
-    """Handwritten digits, 8 by 8 pixels, bundled with scikit-learn."""
-
-    source: Literal["digits"] = "digits"
-
-
-class TorchvisionData(DataSettings):
-    """A dataset of torchvision."""
-
-    source: Literal["mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100"]
-    root: str = Field("data", description="Folder of downloaded datasets.")
-
-
-class ArraysData(DataSettings):
-    """An .npz file with x_train, y_train, x_test and y_test."""
-
-    source: Literal["arrays"] = "arrays"
-    path: str = Field(description="The .npz file.")
-
-
-class FolderData(DataSettings):
-    """A folder of images: train/CLASS/* and val/CLASS/* (or test/CLASS/*)."""
-
-    source: Literal["folder"] = "folder"
-    path: str = Field(description="Folder that contains train and val.")
-    classes: str | None = Field(
-        None, description="Text file with the class folders to use, one per line."
-    )
-    workers: int = Field(8, ge=0, description="Number of processes that read images.")
-
-
-class SyntheticData(DataSettings):
-    """Noise around one random image per class, for tests and benchmarks."""
-
-    source: Literal["synthetic"] = "synthetic"
-    num_classes: int = Field(10, ge=2)
-    num_samples: int = Field(1000, ge=2, description="Number of images in each split.")
-    image_size: int = Field(32, ge=1, description="Side of the images in pixels.")
-
-
-@dataclass(frozen=True)
-class LoadOptions:
-    """How a dataset is loaded, beside what the recipe says of it.
-
-    Attributes:
-        seed: Seed of the recipe.
-        download: Whether a missing dataset is downloaded.
-        require_test: Whether the dataset must have test images.
-    """
-
-    seed: int
-    download: bool = False
-    require_test: bool = True
-
-
-@dataclass(frozen=True)
-class DatasetEntry(Generic[SomeData]):
-    """What the project needs to know of a dataset.
-
-    Attributes:
-        settings: The keys that a recipe can set under ``data``.
-        load: Loads the dataset.
-    """
-
-    settings: type[SomeData]
-    load: Callable[[SomeData, LoadOptions], ImageDataset]
-
-
-def _load_torchvision(data: TorchvisionData, options: LoadOptions) -> ImageDataset:
-    return load_torchvision(data.source, root=data.root, download=options.download)
-
-
-def _load_folder(data: FolderData, options: LoadOptions) -> ImageDataset:
-    splits = load_folder(data.path, classes=data.classes, require_test=options.require_test)
-    return ImageDataset(Path(data.path).name, *splits)
-
-
-def _load_synthetic(data: SyntheticData, options: LoadOptions) -> ImageDataset:
-    return load_synthetic(
-        num_classes=data.num_classes,
-        num_samples=data.num_samples,
-        image_size=data.image_size,
-        seed=options.seed,
-    )
-
-
-DATASETS: dict[str, DatasetEntry[Any]] = {
-    "digits": DatasetEntry(DigitsData, lambda *_: load_digits()),
-    "mnist": DatasetEntry(TorchvisionData, _load_torchvision),
-    "fashion-mnist": DatasetEntry(TorchvisionData, _load_torchvision),
-    "kmnist": DatasetEntry(TorchvisionData, _load_torchvision),
-    "cifar10": DatasetEntry(TorchvisionData, _load_torchvision),
-    "cifar100": DatasetEntry(TorchvisionData, _load_torchvision),
-    "arrays": DatasetEntry(ArraysData, lambda data, _: load_arrays(data.path)),
-    "folder": DatasetEntry(FolderData, _load_folder),
-    "synthetic": DatasetEntry(SyntheticData, _load_synthetic),
 }

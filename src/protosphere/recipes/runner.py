@@ -12,10 +12,12 @@ from protosphere.data.datasets import ImageDataset
 from protosphere.data.loaders import Loader
 from protosphere.evaluation import evaluate
 from protosphere.recipes import build
+from protosphere.recipes.initialization import initialize_from
+from protosphere.recipes.monitor import BestEvaluation, find_best, is_patience_exhausted
 from protosphere.recipes.schema import Recipe, RecipeError, find_difference, recipe_from_yaml
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.arrays import write_arrays
-from protosphere.runs.checkpoints import load_checkpoint, save_checkpoint
+from protosphere.runs.checkpoints import has_checkpoint, load_checkpoint, save_checkpoint
 from protosphere.runs.metadata import (
     DataMetadata,
     check_class_names,
@@ -34,11 +36,16 @@ class Event:
         progress: The state of training.
         metrics: Metrics of the evaluation after this epoch, or None if there was none.
         resumed_at: Step of the checkpoint that the run was resumed from; 0 for a new run.
+        best: The best evaluation so far, if the recipe monitors a metric.
+        stopped_early: Whether this is the last event because the monitored metric has stopped
+            improving.
     """
 
     progress: Progress
     metrics: dict[str, float] | None
     resumed_at: int
+    best: BestEvaluation | None = None
+    stopped_early: bool = False
 
 
 def run_recipe(
@@ -48,8 +55,10 @@ def run_recipe(
     *,
     device: torch.device | str = "cpu",
     start: Literal["fresh", "resume"] = "fresh",
+    init_from: Path | str | None = None,
     report_every: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    load_progress: Callable[[float], None] = lambda _: None,
 ) -> Iterator[Event]:
     """Run a recipe. The generator trains while it is iterated; exhaust it to complete the run.
 
@@ -60,9 +69,13 @@ def run_recipe(
         device: Where to train.
         start: ``"fresh"`` refuses a folder that has a run; ``"resume"`` continues from its last
             checkpoint, if there is one.
+        init_from: Folder of an earlier run whose weights new training starts from. A run that is
+            resumed has its own weights.
         report_every: Number of steps between events within an epoch; None for one event per epoch.
         should_stop: Called after each step; once it returns True, a checkpoint is saved and the
             run ends.
+        load_progress: Called with the fraction of the images that has been loaded into memory, if
+            they are.
 
     Yields:
         An event at the end of each epoch and every ``report_every`` steps.
@@ -74,13 +87,21 @@ def run_recipe(
     """
     folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     # Everything that can be refused is checked before the folder is touched.
+    is_new = start == "fresh" or not has_checkpoint(folder.checkpoints)
     objective = build.create_objective(
         recipe,
         num_classes=dataset.train.num_classes,
         in_channels=dataset.train.channels,
         device=device,
+        class_counts=build.count_classes(dataset),
+        pretrained="recipe" if is_new and init_from is None else "none",
     )
-    loaders = build.create_loaders(recipe, dataset, device)
+    initialization = None
+    if is_new and init_from is not None:
+        initialization = initialize_from(
+            objective, init_from, class_names=dataset.train.class_names
+        )
+    loaders = build.create_loaders(recipe, dataset, device, progress=load_progress)
     config = build.create_train_config(recipe, device=device, report_every=report_every)
     with folder.lock():
         folder.start(recipe.to_yaml(), compare=_compare)
@@ -98,14 +119,23 @@ def run_recipe(
         folder.write_json("machine.json", machine(_device_name(device)))
         write_class_names(folder, dataset.train.class_names)
         data.write(folder)
+        if initialization is not None:
+            folder.write_json("init.json", initialization._asdict())
         resumed_at = 0 if checkpoint is None else checkpoint.step
         folder.discard_records_after(resumed_at)
+        if is_patience_exhausted(recipe.checkpoint, folder.records()):
+            return
         try:
             for progress in train(
                 objective, loaders[0], config, resume=checkpoint, should_stop=should_stop
             ):
                 metrics = _record(recipe, folder, progress, objective, *loaders)
-                yield Event(progress, metrics, resumed_at)
+                records = folder.records() if recipe.checkpoint.monitor else []
+                stop = metrics is not None and is_patience_exhausted(recipe.checkpoint, records)
+                best = find_best(recipe.checkpoint, records)
+                yield Event(progress, metrics, resumed_at, best, stop)
+                if stop:
+                    return
         except TrainingError as error:
             last = load_checkpoint(folder.checkpoints)
             saved = (
@@ -117,7 +147,7 @@ def run_recipe(
 
 
 def _describe(recipe: Recipe, dataset: ImageDataset) -> DataMetadata:
-    mean, std = dataset.train.channel_statistics()
+    mean, std = build.channel_statistics(recipe, dataset)
     return DataMetadata(
         num_train=len(dataset.train),
         num_eval=len(dataset.test),
@@ -128,6 +158,7 @@ def _describe(recipe: Recipe, dataset: ImageDataset) -> DataMetadata:
         mean=tuple(mean),
         std=tuple(std),
         evaluation_crop=dataset.train.evaluation_crop,
+        class_counts=build.count_classes(dataset),
     )
 
 
@@ -177,6 +208,12 @@ def _record(
             record = {"kind": "evaluation", "step": progress.step, "epoch": epoch}
             folder.log(record | {"split": recipe.split} | metrics)
     due = progress.at_epoch_end and (epoch == last or epoch % recipe.checkpoint.every == 0)
+    best = None
+    if recipe.checkpoint.monitor is not None:
+        records = folder.records()
+        best = find_best(recipe.checkpoint, records)
+        is_new_best = best is not None and best.step == progress.step
+        due = due or is_new_best or is_patience_exhausted(recipe.checkpoint, records)
     if due or progress.stopping:
         if metrics is None and isinstance(objective.head, FittedHead):
             # The class means of an earlier evaluation are not those of these weights.
@@ -187,6 +224,7 @@ def _record(
             progress.step,
             *progress.checkpoint(),
             keep=recipe.checkpoint.keep,
+            best=None if best is None else best.step,
         )
     return metrics
 

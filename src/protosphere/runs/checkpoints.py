@@ -48,6 +48,7 @@ def save_checkpoint(
     state: Mapping[str, Any],
     *,
     keep: int = 2,
+    best: int | None = None,
 ) -> Path:
     """Save a checkpoint atomically, then remove old ones.
 
@@ -57,6 +58,7 @@ def save_checkpoint(
         weights: State dict of the trained module, on any device.
         state: Everything else that resuming needs, as plain types.
         keep: Number of checkpoints to keep, including this one.
+        best: Step of a checkpoint that is kept beside them, however old it is.
 
     Returns:
         Path of the checkpoint.
@@ -91,7 +93,11 @@ def save_checkpoint(
     except StorageError:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    earlier = [path for path in _candidates(folder) if _step(path) < step and _is_complete(path)]
+    earlier = [
+        path
+        for path in _candidates(folder)
+        if _step(path) < step and _step(path) != best and _is_complete(path)
+    ]
     for old in earlier[: max(0, len(earlier) - keep + 1)]:
         with suppress(OSError):  # An old checkpoint too many does no harm.
             _hide(old)
@@ -99,21 +105,29 @@ def save_checkpoint(
     return final
 
 
-def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """Load the newest undamaged checkpoint.
+def load_checkpoint(folder: Path, *, step: int | None = None) -> Checkpoint | None:
+    """Load the newest undamaged checkpoint, or that of a given step.
 
     No code stored in a file is executed: weights are safetensors, and the state is unpickled with
     ``weights_only=True``.
 
     Args:
         folder: Folder of the checkpoints of a run.
+        step: Step of the checkpoint to load; None for the newest one.
 
     Returns:
         The checkpoint, on the CPU; None if the folder has none.
 
     Raises:
-        RunFolderError: The folder has checkpoints, but all of them are damaged.
+        RunFolderError: The folder has checkpoints, but all of them are damaged, or the one of the
+            given step is missing or damaged.
     """
+    if step is not None:
+        path = folder / _name(step)
+        try:
+            return _load(path)
+        except Exception:  # A damaged file can make its parser raise anything.
+            raise RunFolderError(f"{path} is missing or damaged") from None
     damaged = []
     for path in reversed(_candidates(folder)):
         try:
@@ -127,6 +141,15 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
             "folder to start over"
         )
     return None
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Return whether a folder has a checkpoint, without reading it.
+
+    Args:
+        folder: Folder of the checkpoints of a run.
+    """
+    return any(_is_complete(path) for path in _candidates(folder))
 
 
 def _name(step: int) -> str:

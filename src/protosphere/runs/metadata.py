@@ -27,6 +27,7 @@ class DataMetadata:
         mean: Mean of each channel, for normalization.
         std: Standard deviation of each channel, for normalization.
         evaluation_crop: How images are brought to the size of the model for evaluation.
+        class_counts: Number of training images of each class; None in runs of version 0.2.0.
     """
 
     num_train: int
@@ -38,6 +39,7 @@ class DataMetadata:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     evaluation_crop: Literal["center", "resize"]
+    class_counts: tuple[int, ...] | None = None
 
     def write(self, folder: RunFolder) -> None:
         """Write the metadata to data.json.
@@ -69,6 +71,8 @@ class DataMetadata:
             raise RunFolderError(f"{folder.path / _DATA} must be a mapping of names to values")
         values: dict[str, Any] = {}
         for field in fields(cls):
+            if field.name not in content and field.default is None:
+                continue
             if field.name not in content:
                 raise RunFolderError(f"{folder.path / _DATA} has no entry {field.name!r}")
             value = content[field.name]
@@ -92,6 +96,10 @@ def _is_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(number, int | float) for number in value)
 
 
+def _is_counts(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(map(_is_count, value)))
+
+
 _CHECKS = {
     "num_train": _is_count,
     "num_eval": _is_count,
@@ -102,6 +110,7 @@ _CHECKS = {
     "mean": _is_numbers,
     "std": _is_numbers,
     "evaluation_crop": ("center", "resize").__contains__,
+    "class_counts": _is_counts,
 }
 
 

@@ -75,6 +75,19 @@ HABITS = {
     "eval_interval": "evaluation.every",
     "save_every": "checkpoint.every",
     "save_interval": "checkpoint.every",
+    "early_stopping": "checkpoint.patience",
+    "early_stopping_patience": "checkpoint.patience",
+    "mixup": "augmentation.mixing",
+    "cutmix": "augmentation.mixing",
+    "mixup_alpha": "augmentation.mixing",
+    "aa": "augmentation.auto_augment",
+    "randaugment": "augmentation.auto_augment",
+    "reprob": "augmentation.random_erasing",
+    "erasing": "augmentation.random_erasing",
+    "weights": "model.backbone.pretrained",
+    "frozen": "model.freeze",
+    "oversample": "data.sampler",
+    "weight": "loss.class_weights",
     "name": "name",
     "kind": "name",
     "type": "name",
@@ -91,6 +104,9 @@ def sentence(error: ValidationError, content: dict[str, Any], model: type[BaseMo
     """
     problems = error.errors()
     problem = problems[0]
+    if problem["type"] == "literal_error" and isinstance(problem["input"], list | tuple | dict):
+        # A key that takes words or a list: what is wrong with the list says the next problem.
+        problem = next((one for one in problems if one["type"] != "literal_error"), problem)
     path = _path(problem, content)
     name, kind = ".".join(path), problem["type"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):

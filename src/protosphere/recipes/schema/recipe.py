@@ -1,12 +1,14 @@
 """The recipe: everything that decides a training run, validated, and its YAML form."""
 
-from typing import TYPE_CHECKING, Annotated, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import yaml
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from protosphere.data.augmentation import AugmentationPolicy
-from protosphere.recipes.registry import DATASETS, LOSSES, DataSettings, LossSettings
+from protosphere.encoders.pretrained import input_config
+from protosphere.recipes.datasets import DATASETS, DataSettings
+from protosphere.recipes.registry import LOSSES, LossSettings, NONLSettings
 from protosphere.recipes.schema.sections import (
     CheckpointSettings,
     CosineSchedule,
@@ -55,6 +57,48 @@ class Recipe(Section):
     checkpoint: CheckpointSettings = CheckpointSettings()
     probe: ProbeSettings = ProbeSettings()
     seed: int = Field(42, ge=0, lt=2**31)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_size_of_pretrained_model(cls, values: Any) -> Any:
+        """Give a pretrained model images of its own size, unless the recipe sets a size."""
+        try:
+            backbone = values["model"]["backbone"]
+            augmentation = values.get("augmentation") or {}
+            is_needed = backbone.get("pretrained") and "size" not in augmentation
+            config = input_config(str(backbone["name"])) if is_needed else None
+            if config is None:
+                return values
+            return {**values, "augmentation": {**augmentation, "size": config.size}}
+        except (AttributeError, KeyError, TypeError):
+            return values  # Objects instead of plain values, or not valid: the fields say so.
+
+    @model_validator(mode="after")
+    def _check_sections_together(self) -> "Recipe":
+        conflict = self.loss.soft_labels_conflict
+        mixing = self.augmentation.mixing
+        if mixing is not None and conflict is not None:
+            raise ValueError(
+                f"augmentation.mixing must be null with {conflict}, which needs one class per "
+                f"image, got {mixing.name}"
+            )
+        if isinstance(self.loss, NONLSettings) and mixing is None:
+            if self.loss.soft_negatives != "weighted":
+                raise ValueError("loss.soft_negatives has no effect without augmentation.mixing")
+        if self.checkpoint.monitor is not None and self.split != "validation":
+            raise ValueError(
+                f"checkpoint.monitor needs validation images, because choosing a checkpoint on "
+                f"test images would make their {self.checkpoint.monitor} too good: set "
+                "data.validation_fraction"
+            )
+        if self.model.freeze == "backbone":
+            for key, is_set in (
+                ("lr_scale.backbone", self.optimizer.lr_scale.backbone != 1),
+                ("layer_decay", self.optimizer.layer_decay is not None),
+            ):
+                if is_set:
+                    raise ValueError(f"optimizer.{key} has no effect with model.freeze backbone")
+        return self
 
     @property
     def split(self) -> Literal["test", "validation"]:

@@ -21,6 +21,11 @@ class Backbone(Section):
         description="Zero-initialize the last norm of each residual block; false is torchvision's "
         "initialization, null the backbone's own.",
     )
+    pretrained: bool | Annotated[str, Field(min_length=1)] = Field(
+        False,
+        description="true: timm's weights, downloaded if they are not in its cache; or the path "
+        "of a .safetensors or state dict file.",
+    )
 
 
 class MLPProjection(Section):
@@ -38,6 +43,12 @@ class LinearProjection(Section):
     out_dim: int = Field(128, ge=1)
 
 
+class FrozenStages(Section):
+    """Freeze the stem and the first stages of the backbone."""
+
+    stages: int = Field(ge=0, description="Number of stages, beside the stem.")
+
+
 class Model(Section):
     """The encoder; its head follows from the loss."""
 
@@ -46,9 +57,43 @@ class Model(Section):
     projection: Annotated[MLPProjection | LinearProjection, Field(discriminator="name")] | None = (
         Field(None, description="Projection head between the encoder and the loss.")
     )
+    freeze: Literal["none", "backbone"] | FrozenStages = Field(
+        "none", description="What keeps its weights: the whole backbone, or {stages: N} of it."
+    )
 
 
-class SGDSettings(Section):
+class LRScale(Section):
+    """Factors of the learning rate of the parts of the model."""
+
+    backbone: float = Field(1.0, gt=0)
+    neck: float = Field(1.0, gt=0, description="Of the neck and the projection.")
+    head: float = Field(1.0, gt=0)
+
+
+class _Optimizer(Section):
+    name: str
+    lr: float = Field(gt=0)
+    weight_decay: float = Field(ge=0)
+    lr_scale: LRScale = LRScale()
+    layer_decay: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Factor of the learning rate from each layer of the backbone to the one "
+        "before it.",
+    )
+    exclude_from_decay: Literal["none", "norms_and_biases"] = Field(
+        "none", description="Parameters without weight decay."
+    )
+
+    @model_validator(mode="after")
+    def _check_exclusion(self) -> "_Optimizer":
+        if self.exclude_from_decay != "none" and not self.weight_decay:
+            raise ValueError("exclude_from_decay has no effect without weight_decay")
+        return self
+
+
+class SGDSettings(_Optimizer):
     """Stochastic gradient descent with momentum."""
 
     name: Literal["sgd"] = "sgd"
@@ -57,7 +102,7 @@ class SGDSettings(Section):
     weight_decay: float = Field(1e-4, ge=0)
 
 
-class AdamWSettings(Section):
+class AdamWSettings(_Optimizer):
     """AdamW."""
 
     name: Literal["adamw"] = "adamw"
@@ -69,7 +114,23 @@ class AdamWSettings(Section):
     weight_decay: float = Field(1e-2, ge=0)
 
 
-Optimizer = Annotated[SGDSettings | AdamWSettings, Field(discriminator="name")]
+class TimmOptimizerSettings(_Optimizer):
+    """An optimizer of timm."""
+
+    name: Literal[
+        "adabelief", "adafactor", "adam", "adan", "adopt", "lamb", "laprop", "lars", "lion",
+        "madgrad", "mars", "muon", "nadamw", "nesterov", "novograd", "radam", "rmsprop",
+    ]  # fmt: skip
+    lr: float = Field(1e-3, gt=0)
+    weight_decay: float = Field(1e-2, ge=0)
+    options: dict[str, float | bool | tuple[float, ...]] = Field(
+        {}, description="Other arguments of the optimizer, such as betas or momentum."
+    )
+
+
+Optimizer = Annotated[
+    SGDSettings | AdamWSettings | TimmOptimizerSettings, Field(discriminator="name")
+]
 
 
 def _check_milestones(milestones: tuple[int, ...], epochs: int) -> None:
@@ -143,7 +204,10 @@ class Training(Section):
     ema_decay: float | None = Field(
         None, gt=0, lt=1, description="Decay of an exponential moving average of the weights."
     )
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32",
+        description="Precision of the model; fp16 scales the loss, for GPUs on which bf16 is slow.",
+    )
     compile: Literal["auto"] | bool = Field("auto", description="auto: compile on a GPU.")
 
     @model_validator(mode="after")
@@ -169,7 +233,23 @@ class CheckpointSettings(Section):
     """When to save and how many checkpoints to keep."""
 
     every: int = Field(10, ge=1, description="Epochs between checkpoints.")
-    keep: int = Field(2, ge=1, description="Number of checkpoints to keep.")
+    keep: int = Field(2, ge=1, description="Number of checkpoints to keep, beside the best one.")
+    monitor: Literal["accuracy", "balanced_accuracy", "loss"] | None = Field(
+        None,
+        description="Figure of the validation images by which the best checkpoint is chosen and "
+        "kept.",
+    )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="Stop after this many evaluations in a row without a new best.",
+    )
+
+    @model_validator(mode="after")
+    def _check_patience(self) -> "CheckpointSettings":
+        if self.patience is not None and self.monitor is None:
+            raise ValueError("patience has no effect without monitor")
+        return self
 
 
 class ProbeSettings(Section):

@@ -12,8 +12,17 @@ from protosphere.recipes.schema.keys import section_members
 from protosphere.recipes.schema.recipe import Recipe
 
 # Keys that say where and how a run computes, not what: they may change when it is resumed.
-MAY_CHANGE = ("data.root", "data.path", "data.classes", "data.workers", "training.compile")
+MAY_CHANGE = (
+    "data.root",
+    "data.path",
+    "data.classes",
+    "data.workers",
+    "model.backbone.pretrained",
+    "training.compile",
+)
 MAY_CHANGE_SECTIONS = ("evaluation.", "checkpoint.", "probe.")
+# Another metric would have kept another best checkpoint.
+MUST_STAY = ("checkpoint.monitor",)
 # What tells recipes of version 0.1 from those since.
 _SECTIONS_OF_0_1 = ("optimisation", "views", "encoder")
 _SECTIONS_SINCE_0_2 = ("augmentation", "model", "optimizer", "schedule", "training")
@@ -163,7 +172,8 @@ def find_difference(one: Recipe, other: Recipe) -> str | None:
     """
     left, right = (_flatten(recipe.model_dump(mode="json")) for recipe in (one, other))
     for path in dict.fromkeys([*left, *right]):
-        if path in MAY_CHANGE or path.startswith(MAY_CHANGE_SECTIONS):
+        may_change = path in MAY_CHANGE or path.startswith(MAY_CHANGE_SECTIONS)
+        if may_change and path not in MUST_STAY:
             continue
         there, here = left.get(path), right.get(path)
         if there != here:

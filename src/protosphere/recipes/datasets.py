@@ -1,0 +1,141 @@
+"""The datasets that a recipe can name: one settings class and one row each.
+
+To add a dataset, write its settings class and its row here; the schema and the command line read
+:data:`DATASETS`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from protosphere.data.datasets import (
+    ImageDataset,
+    load_arrays,
+    load_digits,
+    load_synthetic,
+    load_torchvision,
+)
+from protosphere.data.folders import load_folder
+from protosphere.recipes.section import Section
+
+SomeData = TypeVar("SomeData", bound="DataSettings")
+
+
+class DataSettings(Section):
+    """Keys that every dataset has."""
+
+    source: str
+    validation_fraction: float = Field(
+        0.0, ge=0, lt=1, description="Fraction of the training images to evaluate on instead."
+    )
+    sampler: Literal["uniform", "balanced", "sqrt"] = Field(
+        "uniform",
+        description="How training images are drawn: each once per epoch, all classes equally "
+        "often, or classes in proportion to the square root of their size.",
+    )
+
+
+class DigitsData(DataSettings):
+    """Handwritten digits, 8 by 8 pixels, bundled with scikit-learn."""
+
+    source: Literal["digits"] = "digits"
+
+
+class TorchvisionData(DataSettings):
+    """A dataset of torchvision."""
+
+    source: Literal["mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100"]
+    root: str = Field("data", description="Folder of downloaded datasets.")
+
+
+class ArraysData(DataSettings):
+    """An .npz file with x_train, y_train, x_test and y_test."""
+
+    source: Literal["arrays"] = "arrays"
+    path: str = Field(description="The .npz file.")
+
+
+class FolderData(DataSettings):
+    """A folder of images: train/CLASS/* and val/CLASS/* (or test/CLASS/*)."""
+
+    source: Literal["folder"] = "folder"
+    path: str = Field(description="Folder that contains train and val.")
+    classes: str | None = Field(
+        None, description="Text file with the class folders to use, one per line."
+    )
+    workers: int = Field(8, ge=0, description="Number of processes that read images.")
+    in_memory: Literal["auto"] | bool = Field(
+        "auto",
+        description="Decode all images once and keep them in memory; auto does so if they fit.",
+    )
+
+
+class SyntheticData(DataSettings):
+    """Noise around one random image per class, for tests and benchmarks."""
+
+    source: Literal["synthetic"] = "synthetic"
+    num_classes: int = Field(10, ge=2)
+    num_samples: int = Field(1000, ge=2, description="Number of images in each split.")
+    image_size: int = Field(32, ge=1, description="Side of the images in pixels.")
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How a dataset is loaded, beside what the recipe says of it.
+
+    Attributes:
+        seed: Seed of the recipe.
+        download: Whether a missing dataset is downloaded.
+        require_test: Whether the dataset must have test images.
+    """
+
+    seed: int
+    download: bool = False
+    require_test: bool = True
+
+
+@dataclass(frozen=True)
+class DatasetEntry(Generic[SomeData]):
+    """What the project needs to know of a dataset.
+
+    Attributes:
+        settings: The keys that a recipe can set under ``data``.
+        load: Loads the dataset.
+    """
+
+    settings: type[SomeData]
+    load: Callable[[SomeData, LoadOptions], ImageDataset]
+
+
+def _load_torchvision(data: TorchvisionData, options: LoadOptions) -> ImageDataset:
+    return load_torchvision(data.source, root=data.root, download=options.download)
+
+
+def _load_folder(data: FolderData, options: LoadOptions) -> ImageDataset:
+    splits = load_folder(data.path, classes=data.classes, require_test=options.require_test)
+    return ImageDataset(Path(data.path).name, *splits)
+
+
+def _load_synthetic(data: SyntheticData, options: LoadOptions) -> ImageDataset:
+    return load_synthetic(
+        num_classes=data.num_classes,
+        num_samples=data.num_samples,
+        image_size=data.image_size,
+        seed=options.seed,
+    )
+
+
+DATASETS: dict[str, DatasetEntry[Any]] = {
+    "digits": DatasetEntry(DigitsData, lambda *_: load_digits()),
+    "mnist": DatasetEntry(TorchvisionData, _load_torchvision),
+    "fashion-mnist": DatasetEntry(TorchvisionData, _load_torchvision),
+    "kmnist": DatasetEntry(TorchvisionData, _load_torchvision),
+    "cifar10": DatasetEntry(TorchvisionData, _load_torchvision),
+    "cifar100": DatasetEntry(TorchvisionData, _load_torchvision),
+    "arrays": DatasetEntry(ArraysData, lambda data, _: load_arrays(data.path)),
+    "folder": DatasetEntry(FolderData, _load_folder),
+    "synthetic": DatasetEntry(SyntheticData, _load_synthetic),
+}

@@ -1,0 +1,90 @@
+"""Start new training from the weights of an earlier run."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from protosphere.recipes.monitor import find_best
+from protosphere.recipes.schema import RecipeError, recipe_from_yaml
+from protosphere.runs import RunFolder, RunFolderError
+from protosphere.runs.checkpoints import Checkpoint, load_checkpoint
+from protosphere.runs.metadata import read_class_names
+from protosphere.training import Objective
+
+
+class Initialization(NamedTuple):
+    """What new training has taken from an earlier run.
+
+    Attributes:
+        run: Path of the earlier run.
+        step: Step of its checkpoint.
+        parts: Parts of the model that have its weights; the others start anew.
+    """
+
+    run: str
+    step: int
+    parts: tuple[str, ...]
+
+
+def initialize_from(
+    objective: Objective, path: Path | str, *, class_names: Sequence[str]
+) -> Initialization:
+    """Give an objective the weights of an earlier run.
+
+    The backbone must be the same. Neck and projection are taken if they are the same, and the head
+    if the classes are the same too. If the earlier run has a best checkpoint, its weights are
+    taken, otherwise those of the last one; if it has a moving average, that.
+
+    Args:
+        objective: The objective to initialize.
+        path: Folder of the earlier run.
+        class_names: Class names of the new training.
+
+    Raises:
+        RunFolderError: The folder is not a run or has no checkpoint, or its backbone is another.
+    """
+    folder = RunFolder(path)
+    checkpoint = _read_checkpoint(folder)
+    weights = checkpoint.weights | checkpoint.state.get("ema", {})
+    encoder = objective.encoder
+    assert isinstance(encoder.backbone, nn.Module)
+    if not _load(encoder.backbone, weights, "encoder.backbone."):
+        raise RunFolderError(f"{path} must be a run with the same backbone, but it has another one")
+    parts = ["backbone"]
+    for name in ("neck", "projection"):
+        part = getattr(encoder, name, None)
+        if part is not None and _load(part, weights, f"encoder.{name}."):
+            parts.append(name)
+    head = objective.head
+    assert isinstance(head, nn.Module)
+    if list(class_names) == read_class_names(folder) and _load(head, weights, "head."):
+        parts.append("head")
+    return Initialization(str(path), checkpoint.step, tuple(parts))
+
+
+def _read_checkpoint(folder: RunFolder) -> Checkpoint:
+    try:
+        settings = recipe_from_yaml(folder.recipe.read_text(encoding="utf-8")).checkpoint
+    except (OSError, UnicodeDecodeError, RecipeError):
+        raise RunFolderError(f"{folder.path} must be a run folder, but has no recipe") from None
+    best = find_best(settings, folder.records())
+    checkpoint = load_checkpoint(folder.checkpoints, step=None if best is None else best.step)
+    if checkpoint is None:
+        raise RunFolderError(f"{folder.path} has no checkpoint yet")
+    return checkpoint
+
+
+def _load(module: nn.Module, weights: Mapping[str, Tensor], prefix: str) -> bool:
+    """Load the weights of a part if they fit exactly, and return whether they do."""
+    own = {
+        key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)
+    }
+    state = module.state_dict()
+    if {key: value.shape for key, value in own.items()} != {
+        key: value.shape for key, value in state.items()
+    }:
+        return False
+    module.load_state_dict(own)
+    return True

@@ -1,0 +1,79 @@
+"""The monitored metric of a run: its best evaluation so far, and when to stop early."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from protosphere.recipes.schema.sections import CheckpointSettings
+
+
+class BestEvaluation(NamedTuple):
+    """The best evaluation of a run.
+
+    Attributes:
+        step: Step at which it took place.
+        value: Value of the monitored metric.
+    """
+
+    step: int
+    value: float
+
+
+def find_best(
+    settings: CheckpointSettings, records: Iterable[Mapping[str, Any]]
+) -> BestEvaluation | None:
+    """Return the best evaluation, the first one of several equal ones.
+
+    Everything follows from the records, so that a resumed run decides as an uninterrupted one.
+
+    Args:
+        settings: The metric to monitor; a loss is best where it is smallest.
+        records: Records of the run, oldest first.
+
+    Returns:
+        The best evaluation; None if nothing is monitored or evaluated.
+
+    >>> records = [{"kind": "evaluation", "step": 3, "accuracy": 0.5}]
+    >>> find_best(CheckpointSettings(monitor="accuracy"), records)
+    BestEvaluation(step=3, value=0.5)
+    """
+    best = None
+    for evaluation in _evaluations(settings, records):
+        if best is None or _is_better(settings, evaluation.value, best.value):
+            best = evaluation
+    return best
+
+
+def is_patience_exhausted(
+    settings: CheckpointSettings, records: Iterable[Mapping[str, Any]]
+) -> bool:
+    """Return whether as many evaluations as ``patience`` have brought no new best.
+
+    Args:
+        settings: The metric to monitor and the patience.
+        records: Records of the run, oldest first.
+    """
+    records = list(records)
+    best = find_best(settings, records)
+    if settings.patience is None or best is None:
+        return False
+    since = [one for one in _evaluations(settings, records) if one.step > best.step]
+    return len(since) >= settings.patience
+
+
+def _evaluations(
+    settings: CheckpointSettings, records: Iterable[Mapping[str, Any]]
+) -> list[BestEvaluation]:
+    if settings.monitor is None:
+        return []
+    return [
+        BestEvaluation(int(record["step"]), float(record[settings.monitor]))
+        for record in records
+        if record.get("kind") == "evaluation" and settings.monitor in record
+    ]
+
+
+def _is_better(settings: CheckpointSettings, value: float, best: float) -> bool:
+    if math.isnan(best) or math.isnan(value):
+        return not math.isnan(value)
+    return value < best if settings.monitor == "loss" else value > best

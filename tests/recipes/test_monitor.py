@@ -1,0 +1,146 @@
+"""Which checkpoint: the best one is kept and loaded, and training stops early, resumed or not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from protosphere.recipes import build, catalog
+from protosphere.recipes.loading import load_run
+from protosphere.recipes.monitor import BestEvaluation, find_best, is_patience_exhausted
+from protosphere.recipes.runner import Event, run_recipe
+from protosphere.recipes.schema import Recipe, RecipeError, apply_overrides
+from protosphere.recipes.schema.sections import CheckpointSettings
+from protosphere.runs import RunFolder, RunFolderError
+from protosphere.runs.checkpoints import load_checkpoint
+
+SETTINGS = [
+    "data={source: synthetic, num_classes: 4, num_samples: 80, image_size: 8, "
+    "validation_fraction: 0.25}",
+    "schedule.epochs=12",
+    "training.batch_size=20",
+    "training.ema_decay=0.9",
+    "evaluation={every: 1, metrics: cheap}",
+    # The accuracy of an unstable run goes up and down.
+    "optimizer.lr=3",
+]
+
+
+def _recipe(*overrides: str) -> Recipe:
+    return apply_overrides(catalog.get_recipe("digits-ce"), [*SETTINGS, *overrides])
+
+
+def _run(recipe: Recipe, folder: Path, **options: Any) -> list[Event]:
+    return list(run_recipe(recipe, RunFolder(folder), build.load_dataset(recipe), **options))
+
+
+def _evaluations(values: list[float], metric: str = "accuracy") -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = []
+    for step, value in enumerate(values, 1):
+        records.append({"kind": "train", "step": step, "loss": -100.0, "accuracy": 100.0})
+        records.append({"kind": "evaluation", "step": step, metric: value})
+    return records
+
+
+@pytest.mark.parametrize(
+    ("monitor", "values", "step"),
+    [
+        ("accuracy", [0.1, 0.5, 0.5, 0.3], 2),
+        ("balanced_accuracy", [0.6, 0.5], 1),
+        ("loss", [2.0, 1.0, 3.0], 2),
+        ("loss", [float("nan"), 5.0, float("nan")], 2),
+    ],
+)
+def test_the_best_evaluation(monitor: Any, values: list[float], step: int) -> None:
+    settings = CheckpointSettings(monitor=monitor)
+    best = find_best(settings, _evaluations(values, monitor))
+    assert best == BestEvaluation(step, values[step - 1])
+
+
+def test_nothing_is_best_without_a_monitor_or_an_evaluation() -> None:
+    assert find_best(CheckpointSettings(), _evaluations([0.5])) is None
+    assert find_best(CheckpointSettings(monitor="accuracy"), []) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "stops"),
+    [([0.5], False), ([0.5, 0.4], False), ([0.5, 0.4, 0.4], True), ([0.5, 0.4, 0.6, 0.5], False)],
+)
+def test_patience_counts_evaluations_since_the_best(values: list[float], stops: bool) -> None:
+    settings = CheckpointSettings(monitor="accuracy", patience=2)
+    assert is_patience_exhausted(settings, _evaluations(values)) is stops
+
+
+def test_the_best_and_the_last_checkpoint_are_kept(tmp_path: Path) -> None:
+    recipe = _recipe("checkpoint={every: 1, keep: 1, monitor: accuracy}")
+    events = _run(recipe, tmp_path / "run")
+    evaluated = {e.progress.step: e.metrics["accuracy"] for e in events if e.metrics}
+    best = max(evaluated, key=lambda step: (evaluated[step], -step))
+    last = events[-1].progress.step
+    assert best != last, "the test needs a run whose best evaluation is not its last"
+    kept = sorted(int(path.name[5:]) for path in (tmp_path / "run/checkpoints").iterdir())
+    assert kept == [best, last]
+    assert events[-1].best == BestEvaluation(best, evaluated[best])
+    run = load_run(tmp_path / "run")
+    assert run.step == best
+    assert run.evaluate().metrics["accuracy"] == evaluated[best]
+    assert load_run(tmp_path / "run", checkpoint="last").step == last
+
+
+def test_a_best_between_two_checkpoints_is_saved(tmp_path: Path) -> None:
+    recipe = _recipe("checkpoint={every: 100, keep: 1, monitor: loss}")
+    events = _run(recipe, tmp_path / "run")
+    assert events[-1].best is not None
+    assert load_run(tmp_path / "run").step == events[-1].best.step
+
+
+def test_a_resumed_run_stops_early_at_the_same_step(tmp_path: Path) -> None:
+    recipe = _recipe("checkpoint={every: 2, keep: 1, monitor: accuracy, patience: 2}")
+    events = _run(recipe, tmp_path / "reference")
+    assert events[-1].stopped_early
+    steps = events[-1].progress.step
+    assert steps < 12 * 3, "stopped before its last epoch"
+    for interrupted_at in range(1, steps, 4):
+        count = iter(range(1, steps + 1))
+        folder = tmp_path / f"run-{interrupted_at}"
+        stop = lambda count=count, at=interrupted_at: next(count) == at  # noqa: E731
+        assert _run(recipe, folder, should_stop=stop)[-1].progress.step == interrupted_at
+        resumed = _run(recipe, folder, start="resume")
+        assert resumed[-1].progress.step == steps
+        assert resumed[-1].stopped_early
+        assert resumed[-1].best == events[-1].best
+    one, other = (
+        load_checkpoint(tmp_path / name / "checkpoints") for name in ("reference", "run-1")
+    )
+    assert one is not None
+    assert other is not None
+    assert all(torch.equal(value, other.weights[key]) for key, value in one.weights.items())
+    assert _run(recipe, folder, start="resume") == [], "there is nothing left to do"
+
+
+def test_more_patience_continues_a_stopped_run(tmp_path: Path) -> None:
+    recipe = _recipe("checkpoint={every: 2, keep: 1, monitor: accuracy, patience: 1}")
+    first = _run(recipe, tmp_path / "run")[-1].progress.step
+    patient = apply_overrides(recipe, ["checkpoint.patience=50"])
+    assert _run(patient, tmp_path / "run", start="resume")[-1].progress.step == 36 > first
+
+
+@pytest.mark.bad_input
+def test_another_monitor_cannot_resume(tmp_path: Path) -> None:
+    recipe = _recipe("checkpoint.monitor=accuracy", "schedule.epochs=2")
+    _run(recipe, tmp_path / "run")
+    other = apply_overrides(recipe, ["checkpoint.monitor=loss"])
+    with pytest.raises(RunFolderError, match=r"checkpoint\.monitor is accuracy there and loss"):
+        _run(other, tmp_path / "run", start="resume")
+
+
+@pytest.mark.bad_input
+def test_bad_settings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"monitor needs validation images.*validation_fraction"):
+        apply_overrides(catalog.get_recipe("digits-ce"), ["checkpoint.monitor=accuracy"])
+    with pytest.raises(RecipeError, match="patience has no effect without monitor"):
+        _recipe("checkpoint.patience=3")
+    _run(_recipe("schedule.epochs=1"), tmp_path / "run")
+    with pytest.raises(RunFolderError, match="its recipe monitors nothing"):
+        load_run(tmp_path / "run", checkpoint="best")
