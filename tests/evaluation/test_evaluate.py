@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import normalize
+from torch.nn.functional import cross_entropy, normalize
 
 from protosphere.classifiers import CosineClassifier, MeanClassifier, class_means
 from protosphere.data.augmentation import Augmentation, AugmentationPolicy
@@ -14,7 +14,12 @@ from protosphere.data.loaders import FeatureLoader, MemoryLoader
 from protosphere.data.splits import ImageSet, Split
 from protosphere.encoders import Encoder, create_backbone
 from protosphere.evaluation import collect_outputs, evaluate, fit_head
-from protosphere.metrics import measure
+from protosphere.evaluation.calibration import (
+    adaptive_calibration_error,
+    expected_calibration_error,
+)
+from protosphere.metrics import measure, measure_detailed
+from protosphere.metrics.verdicts import verdicts
 from protosphere.training import Objective
 
 NUM_CLASSES = 5
@@ -68,12 +73,21 @@ def test_accuracies_and_metrics_match_a_count(objective: Objective, loaders: Loa
     means = np.stack([unit[labels == index].mean(0) for index in range(NUM_CLASSES)])
     test_unit = normalize(test.features.double(), dim=1).numpy()
     nearest = ((test_unit[:, None] - means) ** 2).sum(2).argmin(1)
-    expected = measure(train.features, train.labels, objective.head.prototypes) | {
-        "train_accuracy": (train.predictions == train.labels).double().mean().item(),
-        "accuracy": (test.predictions == test.labels).double().mean().item(),
+    logits = objective.head(test.features).detach()
+    confidences, correct = logits.softmax(1).amax(1), test.predictions == test.labels
+    by_class = [correct[test.labels == index].double().mean() for index in range(NUM_CLASSES)]
+    expected = {
+        "accuracy": correct.double().mean().item(),
+        "balanced_accuracy": sum(by_class).item() / NUM_CLASSES,
+        "loss": cross_entropy(logits.double(), test.labels).item(),
+        "ece": expected_calibration_error(confidences, correct),
+        "adaptive_ece": adaptive_calibration_error(confidences, correct),
         "nearest_mean_accuracy": (nearest == test.labels.numpy()).mean(),
+        "train_accuracy": (train.predictions == train.labels).double().mean().item(),
+        **measure(train.features, train.labels, objective.head.prototypes),
     }
     assert metrics == pytest.approx(expected, rel=1e-5)
+    assert list(metrics) == list(expected)
 
 
 def test_arrays_match_their_definitions(objective: Objective, loaders: Loaders) -> None:
@@ -88,6 +102,7 @@ def test_arrays_match_their_definitions(objective: Objective, loaders: Loaders) 
     confusion = np.zeros((NUM_CLASSES, NUM_CLASSES), int)
     for label, prediction in zip(test.labels.tolist(), test.predictions.tolist(), strict=True):
         confusion[label, prediction] += 1
+    confidences = objective.head(test.features).softmax(1).amax(1).detach()
     centered = means - means.mean(0)
     directions = centered / np.linalg.norm(centered, axis=1, keepdims=True)
     axes = np.linalg.svd(centered, full_matrices=False)[2][:3]
@@ -98,6 +113,9 @@ def test_arrays_match_their_definitions(objective: Objective, loaders: Loaders) 
         "class_cosines": directions @ directions.T,
         "prototype_cosines": prototypes @ prototypes.T,
         "class_accuracy": confusion.diagonal() / confusion.sum(1),
+        "class_confidence": np.stack(
+            [confidences[test.labels == index].mean() for index in range(NUM_CLASSES)]
+        ),
         "means_3d": centered @ axes.T,
         "prototypes_3d": (prototypes - prototypes.mean(0)) @ axes.T,
         "samples_3d": (test_unit - means.mean(0)) @ axes.T,
@@ -109,6 +127,53 @@ def test_arrays_match_their_definitions(objective: Objective, loaders: Loaders) 
         np.testing.assert_allclose(arrays[name], value, atol=1e-4, err_msg=name)
         assert arrays[name].dtype == (np.int32 if value.dtype.kind == "i" else np.float32)
         assert arrays[name].flags.c_contiguous
+
+
+def test_balanced_accuracy_weights_classes_equally() -> None:
+    """Three of four samples of class 0 and none of class 1 are classified correctly."""
+    features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    head = CosineClassifier(2, 2)
+    with torch.no_grad():
+        head.prototypes.copy_(torch.eye(2))
+    objective = Objective(torch.nn.Identity(), head, lambda *_: features.sum())
+    loader = FeatureLoader(features, torch.tensor([0, 0, 0, 0, 1]))
+    metrics = evaluate(objective, loader, loader).metrics
+    assert metrics["accuracy"] == pytest.approx(3 / 5)
+    assert metrics["balanced_accuracy"] == pytest.approx(3 / 8)
+
+
+def test_verdicts_are_those_of_the_training_features(
+    objective: Objective, loaders: Loaders
+) -> None:
+    train = collect_outputs(objective, loaders[0])
+    prototypes = objective.head.prototypes
+    measured = measure_detailed(train.features, train.labels, prototypes)
+    expected = verdicts(
+        measured.values,
+        measured.absent,
+        *prototypes.shape,
+        sign=measured.sign,
+        num_samples=len(train.labels),
+    )
+    found = evaluate(objective, *loaders, batch_size=43).verdicts
+    assert [one.answer for one in found] == [one.answer for one in expected]
+    assert [one.condition for one in found] == ["NC1", "NC2", "NC3", "NC4"]
+    assert found[1].attainable == expected[1].attainable
+    cheap = evaluate(objective, *loaders, metrics="cheap").verdicts
+    assert [one.answer for one in cheap[:3]] == [one.answer for one in expected[:3]]
+    assert (cheap[3].answer, cheap[3].value) == ("not measured", None)
+    assert cheap[3].explanation == "not among the cheap metrics"
+
+
+def test_metrics_that_cannot_be_computed_are_absent(objective: Objective) -> None:
+    """One sample of each class has no variance; neither form of the metrics reports NaN."""
+    split = load_synthetic(num_classes=NUM_CLASSES, num_samples=NUM_CLASSES, image_size=8).train
+    loader = create_loader(split.subset(split.labels.argsort(stable=True)))
+    assert sorted(loader.split.labels.tolist()) == list(range(NUM_CLASSES))
+    for metrics in ("all", "cheap"):
+        values = evaluate(objective, loader, loader, metrics=metrics).metrics
+        assert "instance_alignment" not in values
+        assert not any(np.isnan(value) for value in values.values())
 
 
 def test_streamed_metrics_equal_those_in_memory(objective: Objective, loaders: Loaders) -> None:
@@ -132,6 +197,9 @@ def test_a_fitted_head_is_fitted_before_it_is_evaluated(
     prototypes = contrastive.head.prototypes
     torch.testing.assert_close(prototypes, means.float(), rtol=0, atol=1e-6)
     assert values["accuracy"] == float((test.predictions == test.labels).double().mean())
+    logits = contrastive.head(test.features)
+    assert values["loss"] == pytest.approx(float(cross_entropy(logits, test.labels)), rel=1e-5)
+    assert values["ece"] > 0
     assert values["weight_class_alignment"] == pytest.approx(0, abs=1e-9)
 
 
@@ -175,8 +243,11 @@ def test_a_class_without_evaluation_images_has_no_accuracy(
 ) -> None:
     train, test = loaders
     others = test.split.subset(torch.nonzero(test.split.labels != 2).flatten())
-    accuracy = evaluate(objective, train, create_loader(others)).arrays["class_accuracy"]
-    assert np.isnan(accuracy).tolist() == [False, False, True, False, False]
+    metrics, arrays, _ = evaluate(objective, train, create_loader(others))
+    for name in ("class_accuracy", "class_confidence"):
+        assert np.isnan(arrays[name]).tolist() == [False, False, True, False, False]
+    mean = arrays["class_accuracy"][[0, 1, 3, 4]].mean()
+    assert metrics["balanced_accuracy"] == pytest.approx(mean)
 
 
 def test_plotted_samples_are_balanced_over_classes(objective: Objective) -> None:

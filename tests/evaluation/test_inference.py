@@ -38,9 +38,13 @@ def test_outputs_are_those_of_the_images_without_augmentation(
         with torch.no_grad():
             features = objective.encoder(transform(image[None]))
         torch.testing.assert_close(outputs.features[index], features[0])
-        assert outputs.predictions[index] == objective.head(features).argmax()
+        logits = objective.head(features)
+        assert outputs.predictions[index] == logits.argmax()
+        torch.testing.assert_close(outputs.confidences[index], logits.softmax(1).max())
+        loss = nn.functional.cross_entropy(logits, outputs.labels[index : index + 1])
+        torch.testing.assert_close(outputs.losses[index], loss)
     assert torch.equal(outputs.labels, loader.split.labels)
-    assert not outputs.features.requires_grad
+    assert not any(part.requires_grad for part in outputs)
 
 
 def test_encode_gives_the_features_of_the_outputs(

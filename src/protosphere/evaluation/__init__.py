@@ -3,6 +3,10 @@
 The probes are in :mod:`protosphere.evaluation.probes`.
 """
 
+from protosphere.evaluation.calibration import (
+    adaptive_calibration_error,
+    expected_calibration_error,
+)
 from protosphere.evaluation.evaluate import Evaluation, evaluate, fit_head
 from protosphere.evaluation.geometry_arrays import geometry_arrays
 from protosphere.evaluation.inference import (
@@ -20,10 +24,12 @@ __all__ = [
     "LabeledFeatures",
     "Outputs",
     "Predictions",
+    "adaptive_calibration_error",
     "collect_outputs",
     "encode",
     "evaluate",
     "evaluation_mode",
+    "expected_calibration_error",
     "fit_head",
     "geometry_arrays",
     "iterate_outputs",

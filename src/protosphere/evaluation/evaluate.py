@@ -1,15 +1,20 @@
-"""Evaluation of a trained objective: accuracies, collapse metrics and arrays for plots."""
+"""Evaluation of a trained objective: accuracies, calibration, collapse metrics and arrays."""
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Integer
 from numpy.typing import NDArray
 from torch import Tensor
 
 from protosphere.classifiers import FittedHead, class_means, empty_means
 from protosphere.data.loaders import Loader
+from protosphere.evaluation.calibration import (
+    adaptive_calibration_error,
+    expected_calibration_error,
+)
 from protosphere.evaluation.geometry_arrays import geometry_arrays
 from protosphere.evaluation.inference import (
     Outputs,
@@ -19,7 +24,9 @@ from protosphere.evaluation.inference import (
     with_progress,
 )
 from protosphere.geometry import normalize
-from protosphere.metrics import NeuralCollapse, measure_detailed
+from protosphere.metrics import CATALOG, NeuralCollapse, measure_detailed
+from protosphere.metrics.definition import Sign
+from protosphere.metrics.verdicts import Verdict, verdicts
 from protosphere.training import Objective
 
 
@@ -27,20 +34,26 @@ class Evaluation(NamedTuple):
     """The result of :func:`evaluate`.
 
     Attributes:
-        metrics: ``accuracy``, ``nearest_mean_accuracy`` and ``train_accuracy`` as fractions, and
-            the collapse metrics by name. A metric that could not be computed is absent.
+        metrics: ``accuracy``, ``balanced_accuracy``, ``loss``, ``ece``, ``adaptive_ece``,
+            ``nearest_mean_accuracy`` and ``train_accuracy``, fractions but for the loss, and the
+            collapse metrics by name. A metric that could not be computed is absent.
         arrays: Arrays for plots; see :func:`protosphere.evaluation.geometry_arrays`.
+        verdicts: Assessment of the four conditions of neural collapse, NC1 to NC4.
     """
 
     metrics: dict[str, float]
     arrays: dict[str, NDArray[Any]]
+    verdicts: tuple[Verdict, ...] = ()
 
 
 class _TrainingResults(NamedTuple):
     """What is measured on the training images."""
 
     means: Float[Tensor, "classes dim"]
-    metrics: dict[str, float]
+    accuracy: dict[str, float]
+    collapse: dict[str, float]
+    absent: dict[str, str]
+    sign: Sign
 
 
 def evaluate(
@@ -54,10 +67,13 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate an objective on training and evaluation images, without augmentation.
 
-    The collapse metrics are those of the training features on the unit sphere. ``accuracy`` and
-    ``nearest_mean_accuracy`` are those of the evaluation images, the latter with the class means of
-    the training features. A :class:`~protosphere.classifiers.FittedHead` is fitted to the training
-    images first.
+    The collapse metrics are those of the training features on the unit sphere. On the evaluation
+    images are computed: ``accuracy``; ``balanced_accuracy``, the mean over the classes that have
+    images of the accuracy within the class; ``loss``, the cross-entropy of the softmax of the
+    head's logits, whatever loss was trained; ``ece`` and ``adaptive_ece``, the calibration errors
+    of that softmax with 15 bins of equal width and of equal mass; ``nearest_mean_accuracy``, with
+    the class means of the training features. A :class:`~protosphere.classifiers.FittedHead` is
+    fitted to the training images first.
 
     Args:
         objective: The objective, on the device of the loaders. Its modes are restored at the end.
@@ -77,14 +93,33 @@ def evaluate(
         progress(train_fraction + (1 - train_fraction) * fraction)
 
     measure_training = {"all": _measure_all, "cheap": _measure_cheap}[metrics]
-    means, training_metrics = measure_training(objective, train, batch_size, train_progress)
+    training = measure_training(objective, train, batch_size, train_progress)
     outputs = collect_outputs(objective, test, batch_size=batch_size, progress=test_progress)
-    accuracies = {
-        "accuracy": _fraction(outputs.predictions == outputs.labels),
-        "nearest_mean_accuracy": _nearest_mean_accuracy(outputs, means),
-    }
+    correct = outputs.predictions == outputs.labels
     prototypes = objective.head.prototypes.detach()
-    return Evaluation(accuracies | training_metrics, geometry_arrays(means, prototypes, outputs))
+    num_classes, dim = prototypes.shape
+    values = {
+        "accuracy": _fraction(correct),
+        "balanced_accuracy": _balanced_accuracy(correct, outputs.labels, num_classes),
+        # To the CPU first: not every device has float64.
+        "loss": float(outputs.losses.cpu().double().mean()),
+        "ece": expected_calibration_error(outputs.confidences, correct),
+        "adaptive_ece": adaptive_calibration_error(outputs.confidences, correct),
+        "nearest_mean_accuracy": _nearest_mean_accuracy(outputs, training.means),
+    }
+    judged = verdicts(
+        training.collapse,
+        training.absent,
+        num_classes,
+        dim,
+        sign=training.sign,
+        num_samples=len(train),
+    )
+    return Evaluation(
+        values | training.accuracy | training.collapse,
+        geometry_arrays(training.means, prototypes, outputs),
+        tuple(judged),
+    )
 
 
 def fit_head(
@@ -132,7 +167,13 @@ def _measure_all(
         predictions = head.predict(outputs.features)
     measurement = measure_detailed(outputs.features, outputs.labels, head.prototypes.detach())
     accuracy = {"train_accuracy": _fraction(predictions == outputs.labels)}
-    return _TrainingResults(measurement.statistics.means, accuracy | measurement.values)
+    return _TrainingResults(
+        measurement.statistics.means,
+        accuracy,
+        measurement.values,
+        measurement.absent,
+        measurement.sign,
+    )
 
 
 def _measure_cheap(
@@ -158,8 +199,20 @@ def _measure_cheap(
         accuracy = {}
     else:
         accuracy = {"train_accuracy": int(num_correct) / len(loader)}
-    values = {name: float(value) for name, value in collapse.compute().items()}
-    return _TrainingResults(means, accuracy | values)
+    computed = {name: float(value) for name, value in collapse.compute().items()}
+    values = {name: value for name, value in computed.items() if not math.isnan(value)}
+    # The sign of the features only decides what is attainable, which nothing here reports.
+    unselected = dict.fromkeys(CATALOG, "not among the cheap metrics")
+    return _TrainingResults(means, accuracy, values, unselected | collapse.absent, "any")
+
+
+def _balanced_accuracy(
+    correct: Bool[Tensor, "samples"], labels: Integer[Tensor, "samples"], num_classes: int
+) -> float:
+    labels, correct = labels.cpu(), correct.cpu()
+    counts = torch.bincount(labels, minlength=num_classes).double()
+    num_correct = torch.bincount(labels[correct], minlength=num_classes)
+    return float((num_correct[counts > 0] / counts[counts > 0]).mean())
 
 
 def _nearest_mean_accuracy(outputs: Outputs, means: Float[Tensor, "classes dim"]) -> float:
@@ -168,4 +221,4 @@ def _nearest_mean_accuracy(outputs: Outputs, means: Float[Tensor, "classes dim"]
 
 
 def _fraction(values: Bool[Tensor, "samples"]) -> float:
-    return float(values.double().mean())
+    return float(values.cpu().double().mean())

@@ -28,9 +28,10 @@ def geometry_arrays(
     Returns:
         For K classes: ``class_means`` and unit ``prototypes`` (K, d); ``class_cosines`` of centered
         class means and ``prototype_cosines`` (K, K); ``confusion`` (K, K) with true classes in rows
-        and ``class_accuracy`` (K), NaN for a class without images; and, projected to the three
-        directions in which class means differ most, ``means_3d``, ``prototypes_3d`` and
-        ``samples_3d`` with ``sample_labels`` for at most 2,000 images.
+        and ``class_accuracy`` and ``class_confidence`` (K), its accuracy and the mean confidence of
+        its predictions, NaN for a class without images; and, projected to the three directions in
+        which class means differ most, ``means_3d``, ``prototypes_3d`` and ``samples_3d`` with
+        ``sample_labels`` for at most 2,000 images.
     """
     means, prototypes = means.double().cpu(), normalize(prototypes.double().cpu())
     labels, predictions = outputs.labels.cpu(), outputs.predictions.cpu()
@@ -39,6 +40,8 @@ def geometry_arrays(
     directions = normalize(means - center)
     confusion = torch.bincount(labels * num_classes + predictions, minlength=num_classes**2)
     confusion = confusion.reshape(num_classes, num_classes)
+    confidences = torch.zeros(num_classes, dtype=torch.float64)
+    confidences.index_add_(0, labels, outputs.confidences.cpu().double())
     axes = _principal_axes(means - center)
     chosen = _balanced_subset(labels, _MAX_POINTS)
     samples = normalize(outputs.features[chosen.to(outputs.features.device)]).double().cpu()
@@ -48,6 +51,7 @@ def geometry_arrays(
         "class_cosines": directions @ directions.T,
         "prototype_cosines": prototypes @ prototypes.T,
         "class_accuracy": confusion.diagonal() / confusion.sum(1),
+        "class_confidence": confidences / confusion.sum(1),
         "means_3d": (means - center) @ axes,
         "prototypes_3d": (prototypes - prototypes.mean(0)) @ axes,
         "samples_3d": (samples - center) @ axes,

@@ -9,6 +9,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from protosphere.data.loaders import Loader
+from protosphere.evaluation.calibration import score_samples
 from protosphere.training import Objective
 
 
@@ -19,11 +20,15 @@ class Outputs(NamedTuple):
         features: Features as the head receives them, in float32.
         predictions: Predicted class index of each image.
         labels: True class index of each image.
+        confidences: Softmax probability of the predicted class.
+        losses: Cross-entropy of the softmax of the logits.
     """
 
     features: Float[Tensor, "samples dim"]
     predictions: Integer[Tensor, "samples"]
     labels: Integer[Tensor, "samples"]
+    confidences: Float[Tensor, "samples"]
+    losses: Float[Tensor, "samples"]
 
 
 class LabeledFeatures(NamedTuple):
@@ -86,6 +91,8 @@ def iterate_outputs(
 ) -> Iterator[Outputs]:
     """Yield features and predictions of all images, batch by batch, without augmentation.
 
+    The logits themselves are not kept: all images × all classes may not fit into memory.
+
     Args:
         objective: Objective on the device of the loader; its modes are restored at the end.
         loader: The images.
@@ -94,8 +101,8 @@ def iterate_outputs(
     with evaluation_mode(objective):
         for features, labels in iterate_features(objective.encoder, loader, batch_size=batch_size):
             with torch.no_grad():
-                predictions = objective.head.predict(features)
-            yield Outputs(features, predictions, labels)
+                scores = score_samples(objective.head(features), labels)
+            yield Outputs(features, scores.predictions, labels, scores.confidences, scores.losses)
 
 
 def collect_outputs(
