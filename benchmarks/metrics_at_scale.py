@@ -74,8 +74,9 @@ def _measured(stream: Stream, streamed: dict[str, float]) -> dict[str, Any]:
     measured = measure(features, stream.labels, stream.centers)
     seconds = _clock() - started
     differences = {
-        name: abs(streamed[name] - measured[name]) / max(abs(measured[name]), 1e-12)
-        for name in streamed
+        name: abs(streamed[name] - value) / max(abs(value), 1e-12)
+        for name, value in measured.items()
+        if name in streamed
     }
     worst = max(differences, key=differences.__getitem__)
     return {

@@ -1,5 +1,7 @@
 """Synthetic classes of many shapes and sizes to measure."""
 
+import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +11,12 @@ from protosphere.metrics.definition import Sign
 
 # Metrics that NeuralCollapse supports: all but those that need a second pass over the samples.
 STREAMING = [name for name, row in CATALOG.items() if "samples" not in row.needs]
+
+
+def defined(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics that have a value: ``NeuralCollapse.compute`` has NaN for the others."""
+    floats = {name: float(value) for name, value in values.items()}
+    return {name: value for name, value in floats.items() if not math.isnan(value)}
 
 
 class Cloud(NamedTuple):

@@ -159,6 +159,7 @@ def measure_detailed(
         raise ValueError(
             f"features must have at least one sample and one dimension, got {(num_samples, dim)}"
         )
+    _check_not_text(label_array)
     check_labels(label_array, num_samples)
     _check_choices(space, classes)
     weights, offsets = _check_head(prototypes, bias, dim, space)
@@ -223,6 +224,15 @@ def _numpy_view(features: Tensor | np.ndarray) -> Tensor | np.ndarray:
         if features.device.type == "cpu" and features.dtype != torch.bfloat16:
             return features.resolve_neg().numpy()
     return features
+
+
+def _check_not_text(labels: Tensor | np.ndarray) -> None:
+    """Refuse class names as labels, and say how to convert them."""
+    if not isinstance(labels, Tensor) and labels.dtype.kind in "USO":
+        raise ValueError(
+            f"labels must be integer class indices, got {labels.dtype}; "
+            "names, labels = np.unique(labels, return_inverse=True) converts class names"
+        )
 
 
 def _check_choices(space: str, classes: str) -> None:

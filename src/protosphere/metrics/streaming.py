@@ -1,7 +1,7 @@
 """``NeuralCollapse``: the metrics as a ``torchmetrics.Metric``, updated batch by batch."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -20,15 +20,21 @@ from protosphere.geometry.scatter_tiles import empty_tiles, tile_bytes
 from protosphere.metrics.catalog import CATALOG, select
 from protosphere.metrics.centered import list_classes
 from protosphere.metrics.compute import MetricInputs, compute_metrics
+from protosphere.metrics.parameters import (
+    Parameters,
+    Reference,
+    check_bias_space,
+    check_parameters,
+    is_foreign,
+)
 
 try:
     from torchmetrics import Metric
+    from torchmetrics.utilities.plot import _AX_TYPE, _PLOT_OUT_TYPE
 except ImportError as error:  # pragma: no cover
     raise ImportError(
         'NeuralCollapse requires torchmetrics: pip install "protosphere[metrics]"'
     ) from error
-
-Parameters = Tensor | Callable[[], Tensor]
 
 # Batches are buffered until they have this many samples, because an update of the statistics
 # costs almost the same for one sample as for thousands.
@@ -38,10 +44,11 @@ _BUFFER_SIZE = 8192
 class NeuralCollapse(Metric):
     """Streaming metrics of neural collapse.
 
-    ``update(features, labels)`` adds a batch and ``compute()`` returns a dictionary of values. The
-    values equal those of :func:`protosphere.metrics.measure` on all samples at once, for any batch
-    size, order and number of processes. ``nc4_agreement`` is not available, because it needs a
-    second pass over the samples.
+    ``update(features, labels)`` adds a batch and ``compute()`` returns a dictionary of values, with
+    a key for every selected metric and NaN for one that cannot be computed. The values equal those
+    of :func:`protosphere.metrics.measure` on all samples at once, for any batch size, order and
+    number of processes. ``nc4_agreement`` is not available, because it needs a second pass over the
+    samples.
 
     The memory depends on the selected metrics: K·d numbers for ``metrics="cheap"``, d² more for
     ``nc1_trace``, and about K·d²/2 for ``intra_effective_rank``, all in float64, plus a buffer of
@@ -52,18 +59,19 @@ class NeuralCollapse(Metric):
         num_classes: Number of classes K.
         prototypes: One prototype per class, as ``head.prototypes`` or ``nn.Linear.weight``, or a
             function that returns them. They are held by reference and read at ``compute()``.
-            Without them, metrics of prototypes are absent.
+            Without them, metrics of prototypes are NaN.
         bias: Bias of the head or a function that returns it; only with ``space="raw"``.
         space: ``"sphere"`` normalizes features and prototypes; ``"raw"`` uses them unchanged.
         metrics: ``"all"``, ``"cheap"``, or groups (``"alignment"``, ``"nc1"`` …) and names.
-        classes: With ``"all"``, metrics of class means are absent until every class has a sample;
+        classes: With ``"all"``, metrics of class means are NaN until every class has a sample;
             ``"present"`` measures the classes that have samples.
         ignore_index: Samples with this label are ignored.
         memory_budget: Maximum number of bytes for the scatter matrices of all classes.
         **options: Options of ``torchmetrics.Metric``.
 
     Attributes:
-        absent: After ``compute()``, why each other selected metric has no value.
+        names: Names of the selected metrics, the keys of ``compute()``.
+        absent: After ``compute()``, why each metric that is NaN has no value.
         statistics: Class statistics so far (counts, means, within-class scatter).
 
     Raises:
@@ -72,7 +80,8 @@ class NeuralCollapse(Metric):
     >>> metric = NeuralCollapse(3, 3, torch.eye(3), metrics=["nc2_simplex", "alignment"])
     >>> metric.update(torch.eye(3), torch.arange(3))
     >>> {name: round(float(value), 6) for name, value in metric.compute().items()}
-    {'nc2_simplex': 0.0, 'weight_class_alignment': 0.0, 'weight_instance_alignment': 0.0}
+    {'instance_alignment': nan, 'nc2_simplex': 0.0, 'weight_class_alignment': 0.0,
+     'weight_instance_alignment': 0.0}
     >>> metric.absent
     {'instance_alignment': 'no class has two samples'}
     >>> metric.statistics.counts.tolist()
@@ -114,7 +123,7 @@ class NeuralCollapse(Metric):
             raise ValueError(f"space must be 'sphere' or 'raw', got {space!r}")
         if classes not in ("all", "present"):
             raise ValueError(f"classes must be 'all' or 'present', got {classes!r}")
-        self._check_bias_space(bias, space)
+        check_bias_space(bias, space)
         self.dim, self.num_classes, self.space = dim, num_classes, space
         self.metrics, self.classes, self.ignore_index = metrics, classes, ignore_index
         self.names = tuple(name for name in select(metrics) if "samples" not in CATALOG[name].needs)
@@ -124,7 +133,7 @@ class NeuralCollapse(Metric):
                 "use measure() instead"
             )
         self.absent: dict[str, str] = {}
-        self._prototypes, self._bias = _Reference(prototypes), _Reference(bias)
+        self._prototypes, self._bias = Reference(prototypes), Reference(bias)
         needs = frozenset[str]().union(*(CATALOG[name].needs for name in self.names))
         self.moments: Moments = (
             "per_class" if "per_class" in needs else "pooled" if "pooled" in needs else "sums"
@@ -201,8 +210,9 @@ class NeuralCollapse(Metric):
             bias: Bias to use instead of that given to the constructor.
 
         Returns:
-            Scalar tensors by metric name, in the order of the catalog. :attr:`absent` then says
-            why other metrics have no value.
+            A scalar tensor for each of :attr:`names`, in the order of the catalog: always the same
+            keys, so that loggers and collections can rely on them. A metric that cannot be computed
+            is NaN, and :attr:`absent` then says why.
 
         Raises:
             ValueError: Labels were out of range, features were not finite, or the prototypes or
@@ -215,9 +225,9 @@ class NeuralCollapse(Metric):
                 prototypes = self._prototypes.get()
             if bias is None:
                 bias = self._bias.get()
-            self._check_parameters("prototypes", prototypes, (self.num_classes, self.dim))
-            self._check_parameters("bias", bias, (self.num_classes,))
-            self._check_bias_space(bias, self.space)
+            check_parameters("prototypes", prototypes, (self.num_classes, self.dim))
+            check_parameters("bias", bias, (self.num_classes,))
+            check_bias_space(bias, self.space)
             non_finite = ~torch.isfinite(statistics.sum_sq_dev)
             if bool(non_finite.any()):
                 raise ValueError(
@@ -234,7 +244,28 @@ class NeuralCollapse(Metric):
             inputs = MetricInputs(statistics, prototypes, bias, self.space)
             results = compute_metrics(inputs, self.names)
         self.absent = results.absent
-        return results.values
+        nan = self.means.new_tensor(torch.nan)
+        return {name: results.values.get(name, nan.clone()) for name in self.names}
+
+    def plot(
+        self,
+        val: dict[str, Tensor] | Sequence[dict[str, Tensor]] | None = None,
+        ax: _AX_TYPE | None = None,
+    ) -> _PLOT_OUT_TYPE:
+        """Plot the metrics: one point each, or a line each over several results.
+
+        Args:
+            val: Result of :meth:`compute` or :meth:`forward`, or a list of them in the order of
+                time. None computes the metrics now.
+            ax: Matplotlib axes to draw into. None creates a figure.
+
+        Returns:
+            Figure and axes.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed.
+        """
+        return self._plot(val, ax)
 
     def extra_repr(self) -> str:
         """Return the constructor arguments, for ``repr``."""
@@ -301,9 +332,9 @@ class NeuralCollapse(Metric):
         """
         for name in self._defaults:
             state = getattr(self, name)
-            if isinstance(state, Tensor) and _is_foreign(state):
+            if isinstance(state, Tensor) and is_foreign(state):
                 setattr(self, name, state.clone())
-            elif isinstance(state, list) and any(map(_is_foreign, state)):
+            elif isinstance(state, list) and any(map(is_foreign, state)):
                 state[:] = [tensor.clone() for tensor in state]
 
     def _check_rejected(self, rejected: int) -> None:
@@ -312,22 +343,6 @@ class NeuralCollapse(Metric):
                 f"labels must be between 0 and {self.num_classes - 1} or ignore_index="
                 f"{self.ignore_index}, got {rejected} other label{'s' if rejected > 1 else ''}"
             )
-
-    @staticmethod
-    def _check_bias_space(bias: Parameters | None, space: Space) -> None:
-        if bias is not None and space != "raw":
-            raise ValueError("bias requires space='raw', because cosines have no bias")
-
-    @staticmethod
-    def _check_parameters(name: str, values: Tensor | None, shape: tuple[int, ...]) -> None:
-        if values is None:
-            return
-        if tuple(values.shape) != shape:
-            raise ValueError(f"{name} must have shape {shape}, got {tuple(values.shape)}")
-        if not values.is_floating_point():
-            raise ValueError(f"{name} must be floating-point numbers, got {values.dtype}")
-        if not bool(torch.isfinite(values).all()):
-            raise ValueError(f"{name} must be finite, got NaN or infinity")
 
     def _sync_dist(self, dist_sync_fn: Any = None, process_group: Any = None) -> None:  # noqa: ARG002
         """Replace the state by that of all processes.
@@ -365,32 +380,3 @@ class NeuralCollapse(Metric):
             torch.distributed.all_reduce(
                 statistics.input_eps, op=torch.distributed.ReduceOp.MAX, group=group
             )
-
-
-class _Reference:
-    """A tensor or a function that is shared with copies of the metric instead of copied."""
-
-    def __init__(self, value: Parameters | None) -> None:
-        self._value = value
-
-    def __deepcopy__(self, _: dict[int, Any]) -> "_Reference":
-        return self
-
-    def __repr__(self) -> str:
-        if isinstance(self._value, Tensor):
-            return f"<{' × '.join(map(str, self._value.shape))} tensor>"
-        return "None" if self._value is None else "<function>"
-
-    def get(self) -> Tensor | None:
-        if self._value is None or isinstance(self._value, Tensor):
-            return self._value
-        return self._value()
-
-
-def _is_foreign(state: Tensor) -> bool:
-    """Whether a state must not be changed in place.
-
-    A reset in inference mode creates tensors that only inference mode may change, and a metric
-    that was sent to several processes has its state in memory that they all share.
-    """
-    return state.is_inference() or (state.device.type == "cpu" and state.is_shared())
