@@ -75,6 +75,68 @@ def test_json_has_one_object_per_line(run: Path, images: Path) -> None:
     assert set(records[0]) == {"image", "class", "confidence", "rejection_score"}
 
 
+def test_the_most_probable_classes_are_columns_and_a_list(run: Path, images: Path) -> None:
+    loaded = load_run(run)
+    features = _evaluation_outputs(loaded).features[:20]
+    with torch.no_grad():
+        top = loaded.objective.head(features).softmax(1).topk(3)
+    rows = _rows(run, images, "--top-k", 3)
+    assert list(rows[0])[4:] == ["class_2", "confidence_2", "class_3", "confidence_3"]
+    for rank, suffix in enumerate(("", "_2", "_3")):
+        names, probabilities = (
+            [row[f"{column}{suffix}"] for row in rows] for column in ("class", "confidence")
+        )
+        assert [int(name) for name in names] == top.indices[:, rank].tolist()
+        expected = top.values[:, rank].tolist()
+        assert list(map(float, probabilities)) == pytest.approx(expected, abs=1e-4)
+    output = run_command(
+        "predict", run, images, "--top-k", 3, "--format", "json", "--device", "cpu"
+    )
+    record = json.loads(output.splitlines()[4])
+    assert [one["class"] for one in record["top_k"]] == [
+        rows[4][column] for column in ("class", "class_2", "class_3")
+    ]
+    assert record["top_k"][0] == {"class": record["class"], "confidence": record["confidence"]}
+
+
+def test_predictions_are_written_to_a_file(run: Path, images: Path, tmp_path: Path) -> None:
+    command = ["predict", run, images, "--device", "cpu", "--top-k", 2]
+    table = tmp_path / "table.csv"
+    assert run_command(*command, "--out", table) == (f"Wrote the classes of 20 images to {table}\n")
+    assert table.read_text() == run_command(*command)
+    assert list(tmp_path.iterdir()) == [table]
+    run_command(*command, "--out", tmp_path / "list.json", "--batch-size", 7)
+    records = json.loads((tmp_path / "list.json").read_text())
+    lines = run_command(*command, "--format", "json").splitlines()
+    assert records == [json.loads(line) for line in lines]
+    table.write_text("mine")
+    run_command(*command, "--out", table, "--overwrite")
+    assert table.read_text().startswith("image,class,confidence,rejection_score,class_2")
+
+
+@pytest.mark.bad_input
+def test_output_files_that_are_refused(run: Path, images: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("mine")
+    (tmp_path / "folder.csv").mkdir()
+    for name, message in (
+        ("table.txt", "--out must be a file that ends in .csv or .json, got "),
+        ("mine.csv", "--out must be a new file, or --overwrite be given, got "),
+        ("folder.csv", "--out must be a file, got "),
+        ("nowhere/table.csv", "--out must be in a folder that exists, got "),
+    ):
+        # The file is checked before the run is read.
+        assert refusal("predict", tmp_path, images, "--out", tmp_path / name).startswith(message)
+    assert (tmp_path / "mine.csv").read_text() == "mine"
+    assert refusal("predict", run, images, "--top-k", 11) == (
+        "--top-k must be at most 10, the number of classes, got 11"
+    )
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"nothing")
+    result = invoke("predict", run, broken, "--out", tmp_path / "mine.csv", "--overwrite")
+    assert result.exit_code == 1
+    assert (tmp_path / "mine.csv").read_text() == "mine"
+
+
 def test_the_rejection_score_is_minus_the_largest_cosine(run: Path, images: Path) -> None:
     loaded = load_run(run)
     features = _evaluation_outputs(loaded).features[:20]

@@ -26,7 +26,7 @@ def random_images(*sizes: int) -> list[Tensor]:
 @pytest.mark.parametrize("sizes", [(8, 8, 8, 8, 8), (8, 12, 9, 8, 20)])
 def test_predictions_are_those_of_single_images(objective: Objective, sizes: list[int]) -> None:
     images = random_images(*sizes)
-    predictions = predict_images(objective, TRANSFORM, images, batch_size=2)
+    predictions = predict_images(objective, TRANSFORM, images, top_k=3, batch_size=2)
     assert objective.training, "the mode is restored"
     objective.eval()
     for index, image in enumerate(images):
@@ -35,6 +35,9 @@ def test_predictions_are_those_of_single_images(objective: Objective, sizes: lis
             probabilities = objective.head(features).softmax(1)[0]
         assert predictions.classes[index] == probabilities.argmax()
         torch.testing.assert_close(predictions.confidences[index], probabilities.max())
+        top = probabilities.sort(descending=True)
+        assert torch.equal(predictions.top_classes[index], top.indices[:3])
+        torch.testing.assert_close(predictions.top_probabilities[index], top.values[:3])
         cosines = torch.cosine_similarity(features, objective.head.prototypes)
         torch.testing.assert_close(predictions.rejection_scores[index], -cosines.max().detach())
 
@@ -46,6 +49,23 @@ def test_a_batch_equals_a_list(objective: Objective) -> None:
     for one, other in zip(from_list, from_batch, strict=True):
         assert torch.equal(one, other)
         assert not one.requires_grad
+
+
+def test_the_first_of_the_most_probable_classes_is_the_prediction(objective: Objective) -> None:
+    for top_k in (1, 5):
+        predictions = predict_images(objective, TRANSFORM, random_images(8, 8), top_k=top_k)
+        assert torch.equal(predictions.top_classes[:, 0], predictions.classes)
+        assert torch.equal(predictions.top_probabilities[:, 0], predictions.confidences)
+        assert predictions.top_classes.shape == predictions.top_probabilities.shape == (2, top_k)
+    torch.testing.assert_close(predictions.top_probabilities.sum(1), torch.ones(2))
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("top_k", [0, 6])
+def test_more_classes_than_there_are_are_refused(objective: Objective, top_k: int) -> None:
+    message = f"top_k must be between 1 and 5, the number of classes, got {top_k}"
+    with pytest.raises(ValueError, match=message):
+        predict_images(objective, TRANSFORM, random_images(8), top_k=top_k)
 
 
 @pytest.mark.bad_input

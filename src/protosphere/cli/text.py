@@ -5,7 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
@@ -95,14 +95,15 @@ def csv_cell(value: Any) -> Any:
 
 
 class CsvPrinter:
-    """Print rows as CSV on standard output.
+    """Print rows as CSV.
 
     Args:
         fields: Names of the columns; the header is printed at once.
+        stream: Where to print; None is standard output.
     """
 
-    def __init__(self, fields: Iterable[str]) -> None:
-        self._writer = csv.DictWriter(sys.stdout, list(fields), lineterminator="\n")
+    def __init__(self, fields: Iterable[str], stream: TextIO | None = None) -> None:
+        self._writer = csv.DictWriter(stream or sys.stdout, list(fields), lineterminator="\n")
         self._writer.writeheader()
 
     def print(self, row: Mapping[str, Any]) -> None:

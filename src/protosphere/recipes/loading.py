@@ -104,18 +104,22 @@ class Run:
         self,
         images: Sequence[UInt8[Tensor, "_ _ _"]] | UInt8[Tensor, "images channels height width"],
         *,
+        top_k: int = 1,
         batch_size: int = 256,
     ) -> Predictions:
         """Classify images.
 
         Args:
             images: Images of any size as bytes, channels first.
+            top_k: Number of the most probable classes to return for each image.
             batch_size: Number of images that are classified at a time.
 
         Returns:
-            Class index, confidence and rejection score of each image.
+            Class index, confidence, rejection score and most probable classes of each image.
         """
-        return predict_images(self.objective, self.transform, images, batch_size=batch_size)
+        return predict_images(
+            self.objective, self.transform, images, top_k=top_k, batch_size=batch_size
+        )
 
     def features(
         self,
