@@ -322,6 +322,7 @@ def _T(recipe):
     o = recipe.optimizer
     try:
         from protosphere.training import ParameterGroups
+
         options["parameter_groups"] = ParameterGroups(
             backbone_lr=o.lr_scale.backbone,
             neck_lr=o.lr_scale.neck,
@@ -342,6 +343,7 @@ def _create_optimizer(
     if isinstance(settings, AdamWSettings):
         return AdamW(betas=settings.betas, weight_decay=settings.weight_decay)
     from protosphere.training import TimmOptimizer
+
     return TimmOptimizer(
         settings.name, weight_decay=settings.weight_decay, options=settings.options
     )
@@ -355,9 +357,13 @@ def _create_schedule(recipe: Recipe) -> Schedule:
         settings.epochs,
         settings.name,
         warmup_epochs=settings.warmup_epochs,
-        warmup_lr=_WARMUP_LR if settings.warmup_lr is None else settings.warmup_lr,
+        warmup_lr=settings.warmup_lr or _default_warmup_lr(recipe.optimizer.lr),
         **decay,
     )
+
+
+def _default_warmup_lr(lr: float) -> float:
+    return _WARMUP_LR if lr > _WARMUP_LR else lr / 10
 
 
 def create_probe_config(recipe: Recipe, *, device: torch.device | str = "cpu") -> TrainConfig:

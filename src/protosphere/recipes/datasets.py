@@ -18,6 +18,7 @@ from protosphere.data.datasets import (
     load_synthetic,
     load_torchvision,
 )
+from protosphere.data.flowers import load_flowers102
 from protosphere.data.folders import load_folder
 from protosphere.recipes.section import Section
 
@@ -48,6 +49,13 @@ class TorchvisionData(DataSettings):
     """A dataset of torchvision."""
 
     source: Literal["mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100"]
+    root: str = Field("data", description="Folder of downloaded datasets.")
+
+
+class FlowersData(DataSettings):
+    """Oxford Flowers-102: its training and validation images are the training split."""
+
+    source: Literal["flowers102"] = "flowers102"
     root: str = Field("data", description="Folder of downloaded datasets.")
 
 
@@ -135,6 +143,9 @@ DATASETS: dict[str, DatasetEntry[Any]] = {
     "kmnist": DatasetEntry(TorchvisionData, _load_torchvision),
     "cifar10": DatasetEntry(TorchvisionData, _load_torchvision),
     "cifar100": DatasetEntry(TorchvisionData, _load_torchvision),
+    "flowers102": DatasetEntry(
+        FlowersData, lambda data, options: load_flowers102(data.root, download=options.download)
+    ),
     "arrays": DatasetEntry(ArraysData, lambda data, _: load_arrays(data.path)),
     "folder": DatasetEntry(FolderData, _load_folder),
     "synthetic": DatasetEntry(SyntheticData, _load_synthetic),

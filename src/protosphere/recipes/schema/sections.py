@@ -145,7 +145,10 @@ class _Schedule(Section):
     epochs: int = Field(100, ge=1)
     warmup_epochs: int = Field(0, ge=0)
     warmup_lr: float | None = Field(
-        None, gt=0, description="Learning rate at the start of the warmup; null means 0.01."
+        None,
+        gt=0,
+        description="Learning rate at the start of the warmup; null means 0.01, "
+        "or a tenth of a learning rate of at most 0.01.",
     )
 
     @model_validator(mode="after")
