@@ -177,7 +177,8 @@ def test_operators_are_what_they_declare(store: bool, positives: str) -> None:
     anchors, keys = torch.randn(4, 3).requires_grad_(), torch.randn(6, 3).requires_grad_()
     scale, index = torch.tensor(2.0).requires_grad_(), torch.tensor([0, 1, 2, 3, 0, 1])
     source = "chords" if store and positives == "anchor_of_key" else "matrix"
-    tensors = (anchors, keys, scale, None, index, index[:4], index)
+    pairs = (torch.stack((index, index.roll(1)), 1), torch.randn(6, 2))
+    tensors = (anchors, keys, scale, None, index, index[:4], index, *pairs)
     torch.library.opcheck(
         chunked._forward, (*tensors, positives, source, "positives", "cosine", store)
     )

@@ -37,7 +37,6 @@ X, W, Y = torch.randn(4, 3), torch.randn(5, 3), torch.tensor([0, 1, 2, 3])
         (Y[:, None], r"labels must hold one class index per sample, shape \(4,\); got \(4, 1\)"),
         (Y[:3], r"labels must hold one class index per sample, shape \(4,\); got \(3,\)"),
         (Y.float(), r"labels must be integers \(class indices\), got torch.float32"),
-        (torch.rand(4, 5), r"labels must be integers \(class indices\), got torch.float32"),
         (Y > 1, r"labels must be integers \(class indices\), got torch.bool"),
         (Y - 1, r"labels must be .* or ignore_index=-100, got values from -1 to 2"),
         (Y.tolist(), "labels must be a tensor, got list"),

@@ -7,7 +7,7 @@ import torch
 
 from protosphere.kernels import Form
 from protosphere.losses import cross_entropy_loss
-from support.losses import TABLE, Row, cross_entropy, reduce
+from support.losses import TABLE, Row, cross_entropy, probabilities, reduce
 
 F64 = torch.float64
 
@@ -105,10 +105,12 @@ def test_cross_entropy_has_a_bias(form: Form, label_smoothing: float) -> None:
     features, prototypes, labels = BATCHES["ignored in the middle"]()
     bias = torch.randn(3, dtype=F64)
     inputs = [tensor.requires_grad_() for tensor in (features, prototypes, bias)]
-    options: dict[str, Any] = {"bias": bias, "temperature": 0.7, "label_smoothing": label_smoothing}
-    got = cross_entropy_loss(features, prototypes, labels, form=form, **options)
-    values = cross_entropy(features, prototypes, labels.tolist(), **options)
-    expected = reduce(values, labels.tolist(), None, "mean")
+    options: dict[str, Any] = {"bias": bias, "temperature": 0.7}
+    got = cross_entropy_loss(
+        features, prototypes, labels, form=form, label_smoothing=label_smoothing, **options
+    )
+    q = probabilities(labels, 3, label_smoothing)
+    expected = reduce(cross_entropy(features, prototypes, q, **options), None, "mean")
     _assert_close(got, expected)
     for ours, theirs in zip(_gradients(got, *inputs), _gradients(expected, *inputs), strict=True):
         _assert_close(ours, theirs)

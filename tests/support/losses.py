@@ -15,11 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from protosphere import losses
+from protosphere.losses import MixedLabels
 
+Labels = Tensor | MixedLabels
 Vector = list[Tensor]
 Matrix = list[Vector]
-# The value of a sample: None if it is left out, or for each class its probability and value.
-Values = list[Tensor | dict[int, tuple[float, Tensor]] | None]
+# The class probabilities of a sample, None if it is ignored.
+Probabilities = list[list[float] | None]
+# The value of a sample: for each class its probability and value, empty if the sample is left out.
+Values = list[dict[int, tuple[float, Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Row:
         on_sphere: Whether the loss normalizes its inputs.
         needs_negatives: Whether samples without a sample of another class are left out.
         needs_positives: Whether samples without another sample of their class are left out.
+        soft_labels: Whether the loss takes soft labels.
         reaches_simplex: Whether free features descend to a simplex.
         on_features: For a loss from logits, the same loss on features.
     """
@@ -55,6 +60,7 @@ class Row:
     on_sphere: bool = True
     needs_negatives: bool = False
     needs_positives: bool = False
+    soft_labels: bool = False
     reaches_simplex: bool = False
     on_features: Callable[..., Tensor] | None = None
 
@@ -89,7 +95,7 @@ class Row:
         return self.function(features, prototypes, labels, **settings)
 
     def call_module(
-        self, features: Tensor, prototypes: Tensor, labels: Tensor, **settings: Any
+        self, features: Tensor, prototypes: Tensor, labels: Any, **settings: Any
     ) -> Tensor:
         """Make the module and call it, with a head that has the temperature if it belongs there."""
         settings = dict(settings)
@@ -113,22 +119,25 @@ class Row:
         self,
         features: Tensor,
         prototypes: Tensor,
-        labels: Tensor,
+        labels: Labels,
         *,
         weights: list[float] | None = None,
         reduction: str = "mean",
+        label_smoothing: float = 0.0,
         **settings: Any,
     ) -> Tensor:
         """The loss by the loop."""
-        indices = labels.tolist()
         settings = {**self.options, **settings}
+        smoothing = settings.pop("label_smoothing", label_smoothing)
+        q = probabilities(labels, len(prototypes), smoothing)
         if self.inputs == "features":
-            values = self.oracle(features, indices, **settings)
+            assert isinstance(labels, Tensor)
+            values = self.oracle(features, labels.tolist(), **settings)
         elif self.inputs == "logits":
-            values = self.oracle(features @ prototypes.mT, indices, **settings)
+            values = self.oracle(features @ prototypes.mT, q, **settings)
         else:
-            values = self.oracle(features, prototypes, indices, **settings)
-        return reduce(values, indices, weights, reduction)
+            values = self.oracle(features, prototypes, q, **settings)
+        return reduce(values, weights, reduction)
 
 
 TABLE: list[Row] = []
@@ -164,20 +173,45 @@ def mean_vector(vectors: list[Vector]) -> Vector:
     return [x / len(vectors) for x in total]
 
 
+def probabilities(
+    labels: Labels, num_classes: int, label_smoothing: float = 0.0, ignore_index: int = -100
+) -> Probabilities:
+    """The class probabilities of labels of any kind, smoothed."""
+    classes, rows = range(num_classes), Probabilities()
+    if isinstance(labels, MixedLabels):
+        for a, b, weight in zip(*(field.tolist() for field in labels), strict=True):
+            ignored = a == ignore_index or (b == ignore_index and weight != 1)
+            row = [weight * (c == a) + (1 - weight) * (c == b) for c in classes]
+            rows.append(None if ignored else row)
+    elif labels.ndim == 2:
+        rows = [row if any(row) else None for row in labels.tolist()]
+    else:
+        for y in labels.tolist():
+            rows.append(None if y == ignore_index else [float(c == y) for c in classes])
+    if label_smoothing:
+        uniform = label_smoothing / num_classes
+        rows = [row and [(1 - label_smoothing) * p + uniform for p in row] for row in rows]
+    return rows
+
+
+def kept_rows(q: Probabilities) -> dict[int, list[float]]:
+    return {i: row for i, row in enumerate(q) if row is not None}
+
+
+def support(row: list[float]) -> list[int]:
+    """The classes that have a probability."""
+    return [c for c, probability in enumerate(row) if probability]
+
+
 def kept_indices(labels: list[int], ignore_index: int = -100) -> list[int]:
     return [i for i, y in enumerate(labels) if y != ignore_index]
 
 
-def reduce(
-    values: Values, labels: list[int], weights: list[float] | None, reduction: str
-) -> Tensor:
+def reduce(values: Values, weights: list[float] | None, reduction: str) -> Tensor:
     """Σ_c ω_c q_ic ℓ_ic of each sample, their sum, or their sum over Σ_i Σ_c ω_c q_ic."""
     zero = torch.zeros((), dtype=torch.float64)
     weighted, total_weight = [], 0.0
-    for value, label in zip(values, labels, strict=True):
-        by_class = {} if value is None else value
-        if isinstance(by_class, Tensor):
-            by_class = {label: (1.0, by_class)}
+    for by_class in values:
         sample = zero
         for c, (probability, term) in by_class.items():
             weight = probability * (1.0 if weights is None else weights[c])
@@ -198,13 +232,13 @@ def on_cosines(oracle: Callable[..., Values]) -> Callable[..., Values]:
     def on_features(
         features: Tensor,
         prototypes: Tensor,
-        labels: list[int],
+        q: Probabilities,
         temperature: float = 0.1,
         **options: Any,
     ) -> Values:
         u, w = [unit(v) for v in rows(features)], [unit(v) for v in rows(prototypes)]
         cosines = [[dot(ui, wc) for wc in w] for ui in u]
-        return oracle(cosines, labels, temperature=temperature, **options)
+        return oracle(cosines, q, temperature=temperature, **options)
 
     return on_features
 
@@ -212,8 +246,8 @@ def on_cosines(oracle: Callable[..., Values]) -> Callable[..., Values]:
 def on_logits(oracle: Callable[..., Values]) -> Callable[..., Values]:
     """The loop on logits, from a loop on scaled cosines."""
 
-    def of_tensor(logits: Tensor, labels: list[int], **options: Any) -> Values:
-        return oracle(rows(logits), labels, **options)
+    def of_tensor(logits: Tensor, q: Probabilities, **options: Any) -> Values:
+        return oracle(rows(logits), q, **options)
 
     return of_tensor
 
@@ -221,23 +255,22 @@ def on_logits(oracle: Callable[..., Values]) -> Callable[..., Values]:
 def cross_entropy(
     features: Tensor,
     prototypes: Tensor,
-    labels: list[int],
+    q: Probabilities,
     temperature: float = 1.0,
     bias: Tensor | None = None,
-    label_smoothing: float = 0.0,
+    logit_adjustment: Tensor | None = None,
 ) -> Values:
     z, w = rows(features), rows(prototypes)
-    values: Values = [None] * len(labels)
-    for i in kept_indices(labels):
+    values: Values = [{} for _ in q]
+    for i, row in kept_rows(q).items():
         logits = [
             (dot(z[i], w[c]) + (0 if bias is None else bias[c])) / temperature
             for c in range(len(w))
         ]
-        by_class = {}
-        for c in range(len(w)):
-            q = (1 - label_smoothing) * (c == labels[i]) + label_smoothing / len(w)
-            by_class[c] = (q, log_sum_exp(logits) - logits[c])
-        values[i] = by_class
+        if logit_adjustment is not None:
+            logits = [logit + a for logit, a in zip(logits, logit_adjustment, strict=True)]
+        for c in support(row):
+            values[i][c] = (row[c], log_sum_exp(logits) - logits[c])
     return values
 
 
@@ -250,6 +283,7 @@ TABLE += [
         options=options,
         temperature="function",
         on_sphere=False,
+        soft_labels=not options,
     )
     for name, options in (
         ("cross-entropy", {}),
@@ -260,22 +294,26 @@ TABLE += [
 
 def normface(
     cosines: Matrix,
-    labels: list[int],
+    q: Probabilities,
     temperature: float = 1.0,
     margin: float = 0.0,
     margin_kind: str = "cosine",
+    logit_adjustment: Tensor | None = None,
 ) -> Values:
-    values: Values = [None] * len(labels)
-    for i in kept_indices(labels):
-        row, y = list(cosines[i]), labels[i]
+    values: Values = [{} for _ in q]
+    for i, probability in kept_rows(q).items():
+        row, y = list(cosines[i]), probability.index(max(probability))
         if margin and margin_kind == "angle":
             angle = torch.arccos(row[y])
             beyond = angle + margin > math.pi
             row[y] = row[y] + math.cos(margin) - 1 if beyond else torch.cos(angle + margin)
-        else:
+        elif margin:
             row[y] = row[y] - margin
         logits = [cosine / temperature for cosine in row]
-        values[i] = log_sum_exp(logits) - logits[y]
+        if logit_adjustment is not None:
+            logits = [logit + a for logit, a in zip(logits, logit_adjustment, strict=True)]
+        for c in support(probability):
+            values[i][c] = (probability[c], log_sum_exp(logits) - logits[c])
     return values
 
 
@@ -286,6 +324,7 @@ TABLE += [
         losses.NormFaceLoss,
         on_cosines(normface),
         options=options,
+        soft_labels=not options,
         reaches_simplex=not options,
     )
     for name, options in (
@@ -305,23 +344,31 @@ TABLE.append(
         temperature="none",
         has_form=False,
         on_sphere=False,
+        soft_labels=True,
         on_features=losses.normface_loss,
     )
 )
 
 
-def ntce(cosines: Matrix, labels: list[int], temperature: float = 1.0) -> Values:
-    kept = kept_indices(labels)
-    values: Values = [None] * len(labels)
-    for i in kept:
-        y = labels[i]
-        column = [cosines[j][y] / temperature for j in kept]
-        values[i] = log_sum_exp(column) - cosines[i][y] / temperature
+def ntce(cosines: Matrix, q: Probabilities, temperature: float = 1.0) -> Values:
+    kept = kept_rows(q)
+    values: Values = [{} for _ in q]
+    for i, row in kept.items():
+        for c in support(row):
+            column = [cosines[j][c] / temperature for j in kept]
+            values[i][c] = (row[c], log_sum_exp(column) - cosines[i][c] / temperature)
     return values
 
 
 TABLE += [
-    Row("NTCE", losses.ntce_loss, losses.NTCELoss, on_cosines(ntce), reaches_simplex=True),
+    Row(
+        "NTCE",
+        losses.ntce_loss,
+        losses.NTCELoss,
+        on_cosines(ntce),
+        soft_labels=True,
+        reaches_simplex=True,
+    ),
     Row(
         "NTCE, from logits",
         losses.ntce_from_logits,
@@ -331,23 +378,38 @@ TABLE += [
         temperature="none",
         has_form=False,
         on_sphere=False,
+        soft_labels=True,
         on_features=losses.ntce_loss,
     ),
 ]
 
 
 def nonl(
-    cosines: Matrix, labels: list[int], temperature: float = 1.0, negatives: str = "samples"
+    cosines: Matrix,
+    q: Probabilities,
+    temperature: float = 1.0,
+    negatives: str = "samples",
+    soft_negatives: str = "weighted",
 ) -> Values:
-    kept = kept_indices(labels)
-    values: Values = [None] * len(labels)
-    for i in kept:
-        y = labels[i]
-        column = [cosines[j][y] / temperature for j in kept if labels[j] != y]
-        row = [cosines[i][c] / temperature for c in range(len(cosines[i])) if c != y]
-        terms = {"samples": column, "prototypes": row, "both": row + column}[negatives]
-        if terms:
-            values[i] = log_sum_exp(terms) - cosines[i][y] / temperature
+    kept = kept_rows(q)
+    values: Values = [{} for _ in q]
+    for i, row in kept.items():
+        tops = [c for c in range(len(row)) if row[c] == max(row)]
+        for c in support(row):
+            column = []
+            for j, other in kept.items():
+                weight = float(other[c] == 0)
+                if soft_negatives == "weighted":
+                    weight = 1 - other[c] / max(other)
+                if weight:
+                    column.append(cosines[j][c] / temperature + math.log(weight))
+            prototypes = [cosines[i][k] / temperature for k in range(len(row)) if k != c]
+            terms = {"samples": column, "prototypes": prototypes, "both": prototypes + column}
+            if terms[negatives]:
+                value = log_sum_exp(terms[negatives]) - cosines[i][c] / temperature
+                values[i][c] = (row[c], value)
+        if not any(c in values[i] for c in tops):
+            values[i] = {}
     return values
 
 
@@ -361,6 +423,7 @@ for negatives in ("samples", "prototypes", "both"):
             options={"negatives": negatives},
             learned_temperature={"min_temperature": 0.01},
             needs_negatives=negatives == "samples",
+            soft_labels=negatives == "samples",
             reaches_simplex=True,
         ),
         Row(
@@ -374,6 +437,7 @@ for negatives in ("samples", "prototypes", "both"):
             has_form=False,
             on_sphere=False,
             needs_negatives=negatives == "samples",
+            soft_labels=negatives == "samples",
             on_features=losses.nonl_loss,
         ),
     ]
@@ -382,13 +446,14 @@ for negatives in ("samples", "prototypes", "both"):
 def scl(features: Tensor, labels: list[int], temperature: float = 0.1) -> Values:
     a = [unit(v) for v in rows(features)]
     kept = kept_indices(labels)
-    values: Values = [None] * len(labels)
+    values: Values = [{} for _ in labels]
     for i in kept:
         logits = {j: dot(a[i], a[j]) / temperature for j in kept if j != i}
         positives = [logit for j, logit in logits.items() if labels[j] == labels[i]]
         if positives:
             attraction = torch.stack(positives).sum() / len(positives)
-            values[i] = log_sum_exp(list(logits.values())) - attraction
+            value = log_sum_exp(list(logits.values())) - attraction
+            values[i] = {labels[i]: (1.0, value)}
     return values
 
 
@@ -412,7 +477,7 @@ def prototype(features: Tensor, labels: list[int], temperature: float = 0.1) -> 
     means = {
         y: mean_vector([a[j] for j in kept if labels[j] == y]) for y in {labels[j] for j in kept}
     }
-    values: Values = [None] * len(labels)
+    values: Values = [{} for _ in labels]
     for i in kept:
         terms = []
         for c, mean in means.items():
@@ -420,7 +485,8 @@ def prototype(features: Tensor, labels: list[int], temperature: float = 0.1) -> 
             if weight:
                 terms.append(dot(a[i], mean) / temperature + math.log(weight))
         if terms:
-            values[i] = log_sum_exp(terms) - dot(a[i], means[labels[i]]) / temperature
+            value = log_sum_exp(terms) - dot(a[i], means[labels[i]]) / temperature
+            values[i] = {labels[i]: (1.0, value)}
     return values
 
 
@@ -437,11 +503,12 @@ TABLE.append(
 )
 
 
-def dot_regression(features: Tensor, prototypes: Tensor, labels: list[int]) -> Values:
+def dot_regression(features: Tensor, prototypes: Tensor, q: Probabilities) -> Values:
     u, w = [unit(v) for v in rows(features)], [unit(v) for v in rows(prototypes)]
-    values: Values = [None] * len(labels)
-    for i in kept_indices(labels):
-        values[i] = (dot(u[i], w[labels[i]]) - 1) ** 2 / 2
+    values: Values = [{} for _ in q]
+    for i, row in kept_rows(q).items():
+        for c in support(row):
+            values[i][c] = (row[c], (dot(u[i], w[c]) - 1) ** 2 / 2)
     return values
 
 
@@ -453,5 +520,6 @@ TABLE.append(
         dot_regression,
         temperature="none",
         has_form=False,
+        soft_labels=True,
     )
 )

@@ -17,10 +17,11 @@ from protosphere.kernels.same_label import (
     positive_shift,
 )
 from protosphere.kernels.tiles import (
-    IndexedPositives,
+    IndexedPairs,
     Operand,
     SameLabelPositives,
     Tile,
+    add_log_weights,
     find_positives,
     iterate_tiles,
     row_blocks,
@@ -38,11 +39,11 @@ _KEPT = 2**24
 # The fields of a problem in the order of the operators' arguments.
 _SCHEMA = (
     "Tensor anchors, Tensor keys, Tensor scale, Tensor? key_log_weights, Tensor? positive_index, "
-    "Tensor? anchor_labels, Tensor? key_labels, str positives, str positive_logits_from, "
-    "str exclude, str similarity"
+    "Tensor? anchor_labels, Tensor? key_labels, Tensor? pair_index, Tensor? pair_log_weights, "
+    "str positives, str positive_logits_from, str exclude, str similarity"
 )
 _NAMES = tuple(field.name for field in fields(Problem))
-_NUM_FIELDS, _NUM_TENSORS, _NUM_DIFFERENTIABLE = len(_NAMES), 7, 4
+_NUM_FIELDS, _NUM_TENSORS, _NUM_DIFFERENTIABLE = len(_NAMES), 9, 4
 
 
 def compute(problem: Problem) -> tuple[Tensor, Tensor]:
@@ -112,7 +113,7 @@ class _Operands(NamedTuple):
         return iterate_tiles(problem, self.scaled_anchors, self.keys, saved, side)
 
     def write_logits(
-        self, tile: Tile, problem: Problem, positives: IndexedPositives | SameLabelPositives | None
+        self, tile: Tile, problem: Problem, positives: IndexedPairs | SameLabelPositives | None
     ) -> None:
         """Compute the logits of a tile."""
         torch.mm(self.scaled_anchors[tile.anchors], tile.key_vectors.mT, out=tile.logits)
@@ -141,11 +142,10 @@ def _operands(problem: Problem) -> _Operands:
 
 
 def _mask_logits(
-    tile: Tile, problem: Problem, positives: IndexedPositives | SameLabelPositives | None
+    tile: Tile, problem: Problem, positives: IndexedPairs | SameLabelPositives | None
 ) -> None:
-    """Add the log-weights of the keys and set excluded pairs to −∞."""
-    if problem.key_log_weights is not None:
-        tile.logits.add_(problem.key_log_weights[tile.keys])
+    """Add the log-weights and set excluded pairs to −∞."""
+    add_log_weights(tile, problem)
     if problem.exclude == "positives" and positives:
         positives.exclude(tile.logits)
     if problem.exclude == "same_index":
@@ -271,8 +271,8 @@ def _backward(
                 d_log_weights[tile.keys] += slopes.sum(0)
             # Attraction meets repulsion here, as numbers: near collapse they almost cancel, and
             # sums of vectors would lose what is left.
-            if isinstance(positives, IndexedPositives):
-                positives.add_slopes(slopes, grad_positives)
+            if isinstance(positives, IndexedPairs):
+                positives.add(slopes, grad_positives)
             elif positives and same_label:
                 same_label.add_slopes(tile, positives.mask, logits)
             if for_scale and problem.on_sphere:

@@ -78,7 +78,9 @@ def masked_logsumexp(
     positive_index: Int[Tensor, "positives"] | None = None,
     anchor_labels: Int[Tensor, "anchors"] | None = None,
     key_labels: Int[Tensor, "keys"] | None = None,
-    key_log_weights: Float[Tensor, "keys"] | None = None,
+    key_log_weights: Float[Tensor, "keys"] | Float[Tensor, "anchors keys"] | None = None,
+    pair_index: Int[Tensor, "keys entries"] | None = None,
+    pair_log_weights: Float[Tensor, "keys entries"] | None = None,
     form: Form = "auto",
 ) -> MaskedLogSumExp:
     """Log-sum-exp over keys of scaled similarities, for every anchor, with some pairs excluded.
@@ -116,7 +118,11 @@ def masked_logsumexp(
         anchor_labels: Labels of the anchors for ``"same_label"``, less than 2²⁴.
         key_labels: Labels of the keys for ``"same_label"``, less than 2²⁴; a negative label
             matches no anchor.
-        key_log_weights: Log-weight ω of each key in the sums; −∞ excludes the key.
+        key_log_weights: Log-weight ω of each key in the sums; −∞ excludes the key. A constant
+            matrix gives one for each anchor and key.
+        pair_index: For each key the indices of some anchors whose pair has a weight of its own.
+        pair_log_weights: Constant log-weights of these pairs, added to that of the key; −∞
+            excludes the pair.
         form: ``"eager"`` holds the whole matrix, ``"chunked"`` one tile of it at a time, in the
             forward and the backward pass; ``"auto"`` chooses by size. Values and gradients are the
             same. Second derivatives of the chunked form hold the whole matrix, and transforms of
@@ -153,6 +159,8 @@ def masked_logsumexp(
         positive_index=positive_index,
         anchor_labels=anchor_labels,
         key_labels=key_labels,
+        pair_index=pair_index,
+        pair_log_weights=pair_log_weights,
         positives=positives,
         positive_logits_from=positive_logits_from,
         exclude=exclude,

@@ -44,7 +44,12 @@ def compute(
         excluded = _same_index(logits)
     elif problem.exclude == "positives":
         excluded = _positive_pairs(problem, logits)
-    values = logsumexp(_masked(logits, problem.key_log_weights, excluded), 1) - top
+    weighted = _masked(logits, problem.key_log_weights, excluded)
+    if problem.pair_index is not None and problem.pair_log_weights is not None:
+        weighted = weighted.scatter_add(
+            0, problem.pair_index.mT, problem.pair_log_weights.mT.to(weighted.dtype)
+        )
+    values = logsumexp(weighted, 1) - top
     return values, _positive_logits(problem, anchors, keys, logits, top)
 
 

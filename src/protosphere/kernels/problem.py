@@ -29,10 +29,13 @@ class Problem:
         anchors: One vector per row.
         keys: One vector per row, of the same dimension.
         scale: Inverse temperature 1/τ, a tensor without axes.
-        key_log_weights: Log-weight added to every logit of a key, or None.
+        key_log_weights: Log-weight added to every logit of a key, or a matrix with one for each
+            anchor and key, or None.
         positive_index: Index of the positive of each anchor or key, or None.
         anchor_labels: Label of each anchor, or None.
         key_labels: Label of each key, or None.
+        pair_index: Indices of some anchors for each key, or None.
+        pair_log_weights: Log-weight added to the logits of these anchors and the key, or None.
         positives: Which pairs are positives.
         positive_logits_from: How the logits of positives are computed.
         exclude: Which pairs are excluded from the sums.
@@ -42,10 +45,12 @@ class Problem:
     anchors: Float[Tensor, "anchors dim"]
     keys: Float[Tensor, "keys dim"]
     scale: Float[Tensor, ""]
-    key_log_weights: Float[Tensor, "keys"] | None
+    key_log_weights: Float[Tensor, "keys"] | Float[Tensor, "anchors keys"] | None
     positive_index: Int[Tensor, "positives"] | None
     anchor_labels: Int[Tensor, "anchors"] | None
     key_labels: Int[Tensor, "keys"] | None
+    pair_index: Int[Tensor, "keys entries"] | None
+    pair_log_weights: Float[Tensor, "keys entries"] | None
     positives: Positives
     positive_logits_from: PositiveLogitsFrom
     exclude: Exclude
@@ -100,7 +105,7 @@ class Problem:
             required["key_labels"] = (self.key_labels, len(keys))
         elif self.positives != "none":
             required["positive_index"] = (self.positive_index, self.num_positive_logits)
-        if self.key_log_weights is not None:
+        if self.key_log_weights is not None and self.key_log_weights.ndim != 2:
             required["key_log_weights"] = (self.key_log_weights, len(keys))
         for name, (tensor, length) in required.items():
             if tensor is None or tensor.shape != (length,):
@@ -109,6 +114,31 @@ class Problem:
                     f"{name} must have shape ({length},) for positives={self.positives!r}, "
                     f"got {given}"
                 )
+        self._check_pairs()
+
+    def _check_pairs(self) -> None:
+        """Check weights of single pairs, which are constants."""
+        weights, shape = self.key_log_weights, (len(self.anchors), len(self.keys))
+        is_matrix = weights is not None and weights.ndim == 2
+        if weights is not None and is_matrix and weights.shape != shape:
+            raise ValueError(
+                f"key_log_weights must have shape ({shape[1]},) or {shape}, "
+                f"got {tuple(weights.shape)}"
+            )
+        given = [
+            None if tensor is None else tuple(tensor.shape)
+            for tensor in (self.pair_index, self.pair_log_weights)
+        ]
+        if given[0] != given[1] or (given[0] and (len(given[0]), given[0][0]) != (2, shape[1])):
+            raise ValueError(
+                "pair_index and pair_log_weights must have one shape "
+                f"({shape[1]}, entries), got {given[0]} and {given[1]}"
+            )
+        for tensor in (weights if is_matrix else None, self.pair_log_weights):
+            if tensor is not None and tensor.requires_grad:
+                raise ValueError("log-weights of pairs must be constants, got requires_grad=True")
+        if self.pair_index is not None and self.positives == "same_label":
+            raise ValueError('pair_index cannot be combined with positives="same_label"')
 
 
 def read_temperature(

@@ -98,36 +98,32 @@ def iterate_tiles(
             yield Tile(anchor_rows, key_rows, key_vectors, logits, scratch)
 
 
-class IndexedPositives:
-    """The positives in a tile where each anchor, or each key, has one positive."""
+class IndexedPairs:
+    """Pairs of each key and one anchor, or of each anchor and one key, in a tile."""
 
-    def __init__(self, tile: Tile, problem: Problem) -> None:
-        assert problem.positive_index is not None
+    def __init__(self, tile: Tile, index: Tensor, *, of_keys: bool) -> None:
         rows, columns = tile.logits.shape
-        of_keys = problem.positives == "anchor_of_key"
         self.queries = tile.keys if of_keys else tile.anchors
         first, length = (tile.anchors.start, rows) if of_keys else (tile.keys.start, columns)
-        target = problem.positive_index[self.queries] - first
+        target = index[self.queries] - first
         self.inside = (target >= 0) & (target < length)
         target = target.clamp(0, length - 1)
         query = torch.arange(len(target), device=target.device)
         self.flat = target * columns + query if of_keys else query * columns + target
 
     def read(self, logits: Tensor, top: Tensor, result: Tensor) -> None:
-        """Write the logits of the positives, measured from ``top``, to the result."""
+        """Write the logits of the pairs, measured from ``top``, to the result."""
         values = logits.view(-1)[self.flat] - top
         result[self.queries] = torch.where(self.inside, values, result[self.queries])
 
     def exclude(self, logits: Tensor) -> None:
-        """Set the logits of the positives to −∞."""
+        """Set the logits of the pairs to −∞."""
         flat = logits.view(-1)
         flat[self.flat] = flat[self.flat].masked_fill(self.inside, -torch.inf)
 
-    def add_slopes(self, slopes: Tensor, gradient: Tensor) -> None:
-        """Add the gradient of the positive logits to the slopes."""
-        slopes.view(-1).index_add_(
-            0, self.flat, torch.where(self.inside, gradient[self.queries], 0)
-        )
+    def add(self, matrix: Tensor, values: Tensor) -> None:
+        """Add the value of each pair to the matrix of the tile."""
+        matrix.view(-1).index_add_(0, self.flat, torch.where(self.inside, values[self.queries], 0))
 
 
 class SameLabelPositives:
@@ -156,10 +152,26 @@ class SameLabelPositives:
         logits.masked_fill_(self.mask > 0, -torch.inf)
 
 
-def find_positives(tile: Tile, problem: Problem) -> IndexedPositives | SameLabelPositives | None:
+def find_positives(tile: Tile, problem: Problem) -> IndexedPairs | SameLabelPositives | None:
     """Return the positives in a tile; None if the problem has none."""
     if problem.positives == "none":
         return None
     if problem.positives == "same_label":
         return SameLabelPositives(tile, problem)
-    return IndexedPositives(tile, problem)
+    assert problem.positive_index is not None
+    return IndexedPairs(tile, problem.positive_index, of_keys=problem.positives == "anchor_of_key")
+
+
+def add_log_weights(tile: Tile, problem: Problem) -> None:
+    """Add the log-weights of keys and of single pairs to the logits of a tile."""
+    weights = problem.key_log_weights
+    if weights is not None:
+        tile.logits.add_(
+            weights[tile.keys] if weights.ndim == 1 else weights[tile.anchors, tile.keys]
+        )
+    if problem.pair_index is not None and problem.pair_log_weights is not None:
+        pairs = zip(problem.pair_index.mT, problem.pair_log_weights.mT, strict=True)
+        for index, log_weights in pairs:
+            IndexedPairs(tile, index, of_keys=True).add(
+                tile.logits, log_weights.to(tile.logits.dtype)
+            )

@@ -17,10 +17,12 @@ from protosphere.losses.softmax import (
     cross_entropy_loss,
     normface_loss,
 )
+from protosphere.losses.targets import MixedLabels
 
 __all__ = [
     "CrossEntropyLoss",
     "DotRegressionLoss",
+    "MixedLabels",
     "NONLFromLogits",
     "NONLLoss",
     "NTCEFromLogits",

@@ -1,31 +1,35 @@
 """Dot regression (DR): attraction to the prototype of the class, without repulsion."""
 
-from jaxtyping import Float, Integer
+from jaxtyping import Float
 from torch import Tensor
 
-from protosphere.geometry.sphere import squared_chords
+from protosphere.geometry.sphere import cosines, squared_chords
 from protosphere.losses.module import LossModule, PrototypeHead, head_prototypes
-from protosphere.losses.reduction import Reduction, reduce_loss
-from protosphere.losses.targets import check_prototypes, read_targets
+from protosphere.losses.reduction import Reduction, reduce_loss, reduce_weighted
+from protosphere.losses.soft_targets import Labels, SoftTargets, read_labels
+from protosphere.losses.targets import check_prototypes, loss_dtype
 
 
 def dot_regression_loss(
     features: Float[Tensor, "samples dim"],
     prototypes: Float[Tensor, "classes dim"],
-    labels: Integer[Tensor, "samples"],
+    labels: Labels,
     *,
+    label_smoothing: float = 0.0,
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """Dot regression: squared distance of the cosine with the prototype of the class from 1.
 
-    ℓ_i = ½ (cos(z_i, w_{y_i}) − 1)²
+    ℓ_i = ½ (cos(z_i, w_{y_i}) − 1)², or ½ Σ_c q_ic (cos(z_i, w_c) − 1)² for class probabilities q.
 
     Args:
         features: Features z; the loss normalizes them.
         prototypes: Prototypes w, usually fixed at a simplex ETF.
-        labels: Class index y of each sample.
+        labels: Class index y of each sample; or class probabilities q, shape (samples, classes), or
+            :class:`MixedLabels`.
+        label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
@@ -43,18 +47,21 @@ def dot_regression_loss(
     Reference: Yang et al., "Inducing neural collapse in imbalanced learning", 2022.
     """
     check_prototypes(features, prototypes)
-    targets = read_targets(
+    targets = read_labels(
         labels,
         num_samples=len(features),
         num_classes=len(prototypes),
         ignore_index=ignore_index,
         class_weights=class_weights,
+        label_smoothing=label_smoothing,
+        dtype=loss_dtype(features, prototypes),
     )
-    # 1 − cos from the chord, which keeps its digits where the cosine is almost 1.
-    distances = (
-        squared_chords(targets.mask_rows(features), prototypes.index_select(0, targets.labels)) / 2
-    )
-    return reduce_loss(distances.square() / 2, targets, reduction=reduction)
+    if isinstance(targets, SoftTargets):
+        dtype = targets.class_weights.dtype
+        values = _soft_values(targets.mask_rows(features.to(dtype)), prototypes.to(dtype), targets)
+        return reduce_weighted(values, targets.expect(targets.class_weights), reduction)
+    values = _values(targets.mask_rows(features), prototypes.index_select(0, targets.labels))
+    return reduce_loss(values, targets, reduction=reduction)
 
 
 class DotRegressionLoss(LossModule):
@@ -64,6 +71,7 @@ class DotRegressionLoss(LossModule):
     has prototypes w, usually a :class:`~protosphere.classifiers.FixedFrameClassifier`.
 
     Args:
+        label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
@@ -75,14 +83,41 @@ class DotRegressionLoss(LossModule):
     def __init__(
         self,
         *,
+        label_smoothing: float = 0.0,
         class_weights: Tensor | None = None,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(
-            class_weights=class_weights, ignore_index=ignore_index, reduction=reduction
+            class_weights=class_weights,
+            label_smoothing=label_smoothing,
+            ignore_index=ignore_index,
+            reduction=reduction,
         )
 
-    def forward(self, features: Tensor, head: PrototypeHead, labels: Tensor) -> Tensor:
+    def forward(self, features: Tensor, head: PrototypeHead, labels: Labels) -> Tensor:
         """Compute :func:`dot_regression_loss` with the prototypes of the head."""
         return dot_regression_loss(features, head_prototypes(head, self), labels, **self.options)
+
+
+def _values(
+    features: Float[Tensor, "samples dim"], prototypes: Float[Tensor, "samples dim"]
+) -> Float[Tensor, "samples"]:
+    # 1 − cos from the chord, which keeps its digits where the cosine is almost 1.
+    return (squared_chords(features, prototypes) / 2).square() / 2
+
+
+def _soft_values(
+    features: Float[Tensor, "samples dim"],
+    prototypes: Float[Tensor, "classes dim"],
+    targets: SoftTargets,
+) -> Float[Tensor, "samples"]:
+    """Σ_c ω_c q_ic ½ (cos(z_i, w_c) − 1)², with a matrix only where all classes count."""
+    values = features.new_zeros(len(features))
+    for index, mass in targets.entries:
+        weights = mass * targets.class_weights.index_select(0, index)
+        values = values + weights * _values(features, prototypes.index_select(0, index))
+    if targets.rest is not None:
+        matrix = (1 - cosines(features, prototypes)).square() / 2
+        values = values + (targets.rest * targets.class_weights * matrix).sum(1)
+    return values

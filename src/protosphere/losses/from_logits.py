@@ -1,35 +1,45 @@
 """NormFace, NTCE and NONL from logits, for any ``criterion(output, target)``."""
 
-import warnings
-from typing import Any
-
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Float
 from torch import Tensor
 
 from protosphere.geometry.sphere import compute_dtype
 from protosphere.kernels.eager import logsumexp
-from protosphere.kernels.problem import can_read_values, check_choices, inside_functorch
-from protosphere.losses.module import LossModule
-from protosphere.losses.prototype_contrast import (
+from protosphere.losses.contrast import (
     Negatives,
     add_in_logs,
+    check_negatives,
+    check_negatives_of_soft_labels,
     contrast_with_all,
     reduce_contrast,
 )
+from protosphere.losses.large_logits import LargeLogitWarning
+from protosphere.losses.module import LossModule
 from protosphere.losses.reduction import Reduction, reduce_loss
+from protosphere.losses.soft_losses import LogitsMatrix, soft_cross_entropy, soft_nonl, soft_ntce
+from protosphere.losses.soft_targets import (
+    Labels,
+    SoftNegatives,
+    SoftTargets,
+    kept_samples,
+    read_labels,
+)
 from protosphere.losses.softmax import cross_entropy
-from protosphere.losses.targets import CompactLabels, Targets, check_features, read_targets
-
-# No cosine over a temperature of 0.01 or more is larger. One percent is for cosines in bfloat16.
-_LARGEST_LOGIT = 100.0
-_TOLERANCE = 1.01
+from protosphere.losses.targets import (
+    CompactLabels,
+    Targets,
+    check_features,
+    check_logit_adjustment,
+)
 
 
 def normface_from_logits(
     logits: Float[Tensor, "samples classes"],
-    labels: Integer[Tensor, "samples"],
+    labels: Labels,
     *,
+    label_smoothing: float = 0.0,
+    logit_adjustment: Float[Tensor, "classes"] | None = None,
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
@@ -41,7 +51,11 @@ def normface_from_logits(
     Args:
         logits: Cosines divided by the temperature, as
             :class:`~protosphere.classifiers.CosineClassifier` returns them.
-        labels: Class index y of each sample.
+        labels: Class index y of each sample; or class probabilities q, shape (samples, classes), or
+            :class:`MixedLabels`.
+        label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
+        logit_adjustment: Number added to the logits of each class in the loss only, usually
+            t · log(class frequency).
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
@@ -56,15 +70,21 @@ def normface_from_logits(
     >>> normface_from_logits(5 * torch.eye(3), torch.arange(3))
     tensor(0.0134)
     """
-    logits, targets = _read_inputs(logits, labels, class_weights, ignore_index)
+    logits, targets = _read_inputs(logits, labels, class_weights, ignore_index, label_smoothing)
+    if logit_adjustment is not None:
+        check_logit_adjustment(logit_adjustment, logits.shape[1])
+        logits = logits + logit_adjustment.to(logits.dtype)
+    if isinstance(targets, SoftTargets):
+        return soft_cross_entropy(LogitsMatrix(logits, targets), reduction)
     values = cross_entropy(_row_log_sums(logits, targets), _positive_logits(logits, targets))
     return reduce_loss(values, targets, reduction=reduction)
 
 
 def ntce_from_logits(
     logits: Float[Tensor, "samples classes"],
-    labels: Integer[Tensor, "samples"],
+    labels: Labels,
     *,
+    label_smoothing: float = 0.0,
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
@@ -76,7 +96,9 @@ def ntce_from_logits(
     Args:
         logits: Cosines divided by the temperature, as
             :class:`~protosphere.classifiers.CosineClassifier` returns them.
-        labels: Class index y of each sample.
+        labels: Class index y of each sample; or class probabilities q, shape (samples, classes), or
+            :class:`MixedLabels`.
+        label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
@@ -91,7 +113,9 @@ def ntce_from_logits(
     >>> ntce_from_logits(5 * torch.eye(3), torch.arange(3))
     tensor(0.0134)
     """
-    logits, targets = _read_inputs(logits, labels, class_weights, ignore_index)
+    logits, targets = _read_inputs(logits, labels, class_weights, ignore_index, label_smoothing)
+    if isinstance(targets, SoftTargets):
+        return soft_ntce(LogitsMatrix(logits, targets), reduction)
     values = contrast_with_all(
         _column_log_sums(logits, targets),
         _positive_logits(logits, targets),
@@ -103,9 +127,11 @@ def ntce_from_logits(
 
 def nonl_from_logits(
     logits: Float[Tensor, "samples classes"],
-    labels: Integer[Tensor, "samples"],
+    labels: Labels,
     *,
     negatives: Negatives = "samples",
+    soft_negatives: SoftNegatives = "weighted",
+    label_smoothing: float = 0.0,
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
@@ -120,9 +146,13 @@ def nonl_from_logits(
     Args:
         logits: Cosines divided by the temperature, as
             :class:`~protosphere.classifiers.CosineClassifier` returns them.
-        labels: Class index y of each sample.
+        labels: Class index y of each sample; or class probabilities q, shape (samples, classes), or
+            :class:`MixedLabels`.
         negatives: Negatives in the sum: the ``"samples"`` of other classes, the ``"prototypes"`` of
             other classes, or ``"both"``, as in :func:`nonl_loss`.
+        soft_negatives: How much a sample is a negative of class c with soft labels:
+            1 − q_jc / max_c' q_jc (``"weighted"``), or not at all if q_jc > 0 (``"excluded"``).
+        label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
@@ -137,8 +167,11 @@ def nonl_from_logits(
     >>> nonl_from_logits(5 * torch.eye(3), torch.arange(3))
     tensor(-4.3069)
     """
-    check_choices(negatives=(negatives, Negatives))
-    logits, targets = _read_inputs(logits, labels, class_weights, ignore_index)
+    check_negatives(negatives, soft_negatives, label_smoothing)
+    logits, targets = _read_inputs(logits, labels, class_weights, ignore_index, label_smoothing)
+    if isinstance(targets, SoftTargets):
+        check_negatives_of_soft_labels(negatives)
+        return soft_nonl(LogitsMatrix(logits, targets), soft_negatives, reduction)
     if negatives == "prototypes":
         log_sums = _row_log_sums(logits, targets)
     else:
@@ -156,6 +189,9 @@ class NormFaceFromLogits(LossModule):
     temperature.
 
     Args:
+        label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
+        logit_adjustment: Number added to the logits of each class in the loss only, usually
+            t · log(class frequency).
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
@@ -167,15 +203,21 @@ class NormFaceFromLogits(LossModule):
     def __init__(
         self,
         *,
+        label_smoothing: float = 0.0,
+        logit_adjustment: Tensor | None = None,
         class_weights: Tensor | None = None,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(
-            class_weights=class_weights, ignore_index=ignore_index, reduction=reduction
+            class_weights=class_weights,
+            label_smoothing=label_smoothing,
+            logit_adjustment=logit_adjustment,
+            ignore_index=ignore_index,
+            reduction=reduction,
         )
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, labels: Labels) -> Tensor:
         """Compute :func:`normface_from_logits`."""
         return normface_from_logits(logits, labels, **self.options)
 
@@ -188,6 +230,7 @@ class NTCEFromLogits(LossModule):
     :class:`~protosphere.classifiers.CosineClassifier`, which has the temperature.
 
     Args:
+        label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
@@ -199,15 +242,19 @@ class NTCEFromLogits(LossModule):
     def __init__(
         self,
         *,
+        label_smoothing: float = 0.0,
         class_weights: Tensor | None = None,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(
-            class_weights=class_weights, ignore_index=ignore_index, reduction=reduction
+            class_weights=class_weights,
+            label_smoothing=label_smoothing,
+            ignore_index=ignore_index,
+            reduction=reduction,
         )
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, labels: Labels) -> Tensor:
         """Compute :func:`ntce_from_logits`."""
         return ntce_from_logits(logits, labels, **self.options)
 
@@ -227,6 +274,9 @@ class NONLFromLogits(LossModule):
     Args:
         negatives: Negatives in the sum: the ``"samples"`` of other classes, the ``"prototypes"`` of
             other classes, or ``"both"``.
+        soft_negatives: How much a sample is a negative of class c with soft labels:
+            1 − q_jc / max_c' q_jc (``"weighted"``), or not at all if q_jc > 0 (``"excluded"``).
+        label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
@@ -239,88 +289,49 @@ class NONLFromLogits(LossModule):
         self,
         *,
         negatives: Negatives = "samples",
+        soft_negatives: SoftNegatives = "weighted",
+        label_smoothing: float = 0.0,
         class_weights: Tensor | None = None,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
-        check_choices(negatives=(negatives, Negatives))
+        check_negatives(negatives, soft_negatives, label_smoothing)
         super().__init__(
             class_weights=class_weights,
+            label_smoothing=label_smoothing,
             negatives=negatives,
+            soft_negatives=soft_negatives,
             ignore_index=ignore_index,
             reduction=reduction,
         )
-        self._large_logits = _LargeLogitWarning()
+        self._large_logits = LargeLogitWarning()
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, labels: Labels) -> Tensor:
         """Compute :func:`nonl_from_logits`."""
         value = nonl_from_logits(logits, labels, **self.options)
         if not torch.compiler.is_compiling():
-            self._large_logits.check(logits.detach(), labels != self._options["ignore_index"])
+            self._large_logits.check(
+                logits.detach(), kept_samples(labels, self._options["ignore_index"])
+            )
         return value
 
 
-class _LargeLogitWarning:
-    """Warns once about logits that no cosine head returns, without waiting for a device."""
-
-    def __init__(self) -> None:
-        self.warned = False
-        self._on_host: Tensor | None = None
-        self._copied: torch.cuda.Event | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Events and pinned memory belong to a process.
-        return {"warned": self.warned, "_on_host": None, "_copied": None}
-
-    def check(self, logits: Tensor, kept: Tensor) -> None:
-        """Look at the logits of kept samples, or at those of an earlier call on a GPU."""
-        if self.warned or logits.numel() == 0 or inside_functorch():
-            return
-        largest = None
-        if can_read_values(logits):
-            largest = float(_largest(logits, kept))
-        elif logits.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
-            largest = self._largest_of_earlier_call(logits, kept)
-        if largest is not None and largest > _TOLERANCE * _LARGEST_LOGIT:
-            self.warned = True
-            warnings.warn(
-                "NONLFromLogits expects cosines divided by a temperature but got a logit of "
-                f"{largest:.4g} in absolute value; after an ordinary linear layer the loss "
-                "decreases without bound, use CosineClassifier as the head",
-                UserWarning,
-                stacklevel=5,
-            )
-
-    def _largest_of_earlier_call(self, logits: Tensor, kept: Tensor) -> float | None:
-        """Return the value whose copy has arrived, if any, and start the next copy."""
-        largest = None
-        if self._copied is not None and self._on_host is not None:
-            if not self._copied.query():
-                return None
-            largest = float(self._on_host)
-        if self._on_host is None:
-            self._on_host = torch.zeros((), dtype=torch.float32, pin_memory=True)
-        self._on_host.copy_(_largest(logits, kept), non_blocking=True)
-        self._copied = torch.cuda.Event()
-        self._copied.record(torch.cuda.current_stream(logits.device))
-        return largest
-
-
-def _largest(logits: Tensor, kept: Tensor) -> Float[Tensor, ""]:
-    """Return the largest absolute logit of the kept samples."""
-    return logits.abs().amax(1).masked_fill(~kept, 0).amax().float()
-
-
 def _read_inputs(
-    logits: Tensor, labels: Tensor, class_weights: Tensor | None, ignore_index: int
-) -> tuple[Tensor, Targets]:
+    logits: Tensor,
+    labels: Labels,
+    class_weights: Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+) -> tuple[Tensor, Targets | SoftTargets]:
     check_features(logits, name="logits")
-    targets = read_targets(
+    targets = read_labels(
         labels,
         num_samples=len(logits),
         num_classes=logits.shape[1],
         ignore_index=ignore_index,
         class_weights=class_weights,
+        label_smoothing=label_smoothing,
+        dtype=compute_dtype(logits),
     )
     return targets.mask_rows(logits.to(compute_dtype(logits))), targets
 

@@ -7,7 +7,12 @@ from torch import Tensor, nn
 from protosphere.kernels.dispatch import Form
 from protosphere.kernels.problem import check_choices
 from protosphere.losses.reduction import Reduction
-from protosphere.losses.targets import Temperature, check_class_weights
+from protosphere.losses.soft_targets import check_label_smoothing
+from protosphere.losses.targets import (
+    Temperature,
+    check_class_weights,
+    check_logit_adjustment,
+)
 
 
 @runtime_checkable
@@ -40,39 +45,51 @@ class LinearHead(PrototypeHead, Protocol):
 class LossModule(nn.Module):
     """Base class of the losses as modules: it checks and holds their options.
 
-    A loss has no parameters. Class weights move with the module to another device or dtype but are
-    not part of its state dict.
+    A loss has no parameters. Class weights and logit adjustment move with the module to another
+    device or dtype but are not part of its state dict.
 
     Args:
         class_weights: Weight of each class, or None.
         **options: The other keyword arguments of the loss function.
 
     Raises:
-        ValueError: An unknown reduction or form, or bad class weights.
+        ValueError: An unknown reduction or form, or bad class weights, label smoothing or logit
+            adjustment.
     """
 
     class_weights: Tensor | None
+    logit_adjustment: Tensor | None
 
     def __init__(self, *, class_weights: Tensor | None, **options: Any) -> None:
         super().__init__()
         check_choices(
             reduction=(options["reduction"], Reduction), form=(options.get("form", "auto"), Form)
         )
+        check_label_smoothing(options.get("label_smoothing", 0.0))
+        self._options = options
+        self._per_class = ["class_weights"]
         if class_weights is not None:
             check_class_weights(class_weights, None)
         self.register_buffer("class_weights", class_weights, persistent=False)
-        self._options = options
+        if "logit_adjustment" in options:
+            logit_adjustment = options.pop("logit_adjustment")
+            if logit_adjustment is not None:
+                check_logit_adjustment(logit_adjustment, None)
+            self._per_class.append("logit_adjustment")
+            self.register_buffer("logit_adjustment", logit_adjustment, persistent=False)
 
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments for the loss function."""
-        return {**self._options, "class_weights": self.class_weights}
+        return {**self._options, **{name: getattr(self, name) for name in self._per_class}}
 
     def extra_repr(self) -> str:
         """Describe the options."""
         options = [f"{name}={value!r}" for name, value in self._options.items()]
-        if self.class_weights is not None:
-            options.append(f"class_weights=({len(self.class_weights)} values)")
+        for name in self._per_class:
+            values = getattr(self, name)
+            if values is not None:
+                options.append(f"{name}=({len(values)} values)")
         return ", ".join(options)
 
 

@@ -1,34 +1,38 @@
 """Prototype against samples: NTCE and NONL, whose sums depend on the class, not on the sample."""
 
-from typing import Literal
-
-import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Float
 from torch import Tensor
 
 from protosphere.kernels.dispatch import Form, MaskedLogSumExp, masked_logsumexp
-from protosphere.kernels.eager import logsumexp
-from protosphere.kernels.problem import PositiveLogitsFrom, check_choices, read_temperature
-from protosphere.kernels.same_label import accumulation_dtype
+from protosphere.kernels.problem import PositiveLogitsFrom, read_temperature
+from protosphere.losses.contrast import (
+    Negatives,
+    add_in_logs,
+    check_negatives,
+    check_negatives_of_soft_labels,
+    contrast_with_all,
+    reduce_contrast,
+)
 from protosphere.losses.module import CosineHead, LossModule, cosine_head_parameters
 from protosphere.losses.reduction import Reduction, reduce_loss
+from protosphere.losses.soft_losses import LogitsOfFeatures, soft_nonl, soft_ntce
+from protosphere.losses.soft_targets import Labels, SoftNegatives, SoftTargets, read_labels
 from protosphere.losses.targets import (
     CompactLabels,
     Targets,
     Temperature,
     check_prototypes,
-    read_targets,
+    loss_dtype,
 )
-
-Negatives = Literal["samples", "prototypes", "both"]
 
 
 def ntce_loss(
     features: Float[Tensor, "samples dim"],
     prototypes: Float[Tensor, "classes dim"],
-    labels: Integer[Tensor, "samples"],
+    labels: Labels,
     *,
     temperature: Temperature = 0.1,
+    label_smoothing: float = 0.0,
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
@@ -36,16 +40,19 @@ def ntce_loss(
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """NTCE: the prototype of the sample's class against all samples of the batch.
 
-    ℓ_i = log Σ_{j=1..M} exp(S_{j y_i}) − S_{i y_i}, with S_ic = cos(z_i, w_c)/τ.
+    ℓ_i = log Σ_{j=1..M} exp(S_{j y_i}) − S_{i y_i}, with S_ic = cos(z_i, w_c)/τ; for class
+    probabilities q Σ_c q_ic (log Σ_j exp(S_jc) − S_ic).
 
     The sum runs down a column of S and depends on the class only: the cost is O(M · min(M, K) · d).
 
     Args:
         features: Features z; the loss normalizes them.
         prototypes: Prototypes w; the loss normalizes them.
-        labels: Class index y of each sample.
+        labels: Class index y of each sample; or class probabilities q, shape (samples, classes), or
+            :class:`MixedLabels`.
         temperature: Temperature τ, a positive number or a tensor with one element, which may
             require a gradient.
+        label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
@@ -66,13 +73,19 @@ def ntce_loss(
     """
     check_prototypes(features, prototypes)
     temperature = read_temperature(temperature)
-    targets = read_targets(
+    targets = read_labels(
         labels,
         num_samples=len(features),
         num_classes=len(prototypes),
         ignore_index=ignore_index,
         class_weights=class_weights,
+        label_smoothing=label_smoothing,
+        dtype=loss_dtype(features, prototypes, temperature),
     )
+    if isinstance(targets, SoftTargets):
+        return soft_ntce(
+            _compact_logits(features, prototypes, targets, temperature, form), reduction
+        )
     compact = targets.compact()
     columns = _columns(features, prototypes, targets, compact, "chords", temperature, form)
     values = contrast_with_all(columns.values, columns.positive_logits, targets, compact)
@@ -82,11 +95,13 @@ def ntce_loss(
 def nonl_loss(
     features: Float[Tensor, "samples dim"],
     prototypes: Float[Tensor, "classes dim"],
-    labels: Integer[Tensor, "samples"],
+    labels: Labels,
     *,
     temperature: Temperature = 0.1,
     min_temperature: float | None = None,
     negatives: Negatives = "samples",
+    soft_negatives: SoftNegatives = "weighted",
+    label_smoothing: float = 0.0,
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
@@ -101,15 +116,23 @@ def nonl_loss(
     ``negatives="prototypes"`` sums over the row, Σ_{c ≠ y_i} exp(S_ic) (NormFace, decoupled), and
     ``"both"`` over the row and the column.
 
+    For class probabilities q the value is Σ_c q_ic (log Σ_j v_jc exp(S_jc) − S_ic) with
+    v_jc = 1 − q_jc / max_c' q_jc: a sample is no negative of its most probable class and a full
+    negative of classes that it has no probability of. The value is not linear in q.
+
     Args:
         features: Features z; the loss normalizes them.
         prototypes: Prototypes w; the loss normalizes them.
-        labels: Class index y of each sample.
+        labels: Class index y of each sample; or class probabilities q, shape (samples, classes), or
+            :class:`MixedLabels`.
         temperature: Temperature τ, a positive number or a tensor with one element.
         min_temperature: Lower bound of τ. The loss decreases without bound as τ → 0, so a
             temperature that requires a gradient must have one.
         negatives: Negatives in the sum: the ``"samples"`` of other classes, the ``"prototypes"`` of
             other classes, or ``"both"``.
+        soft_negatives: How much a sample is a negative of class c with soft labels:
+            1 − q_jc / max_c' q_jc (``"weighted"``), or not at all if q_jc > 0 (``"excluded"``).
+        label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
@@ -119,7 +142,8 @@ def nonl_loss(
     Returns:
         A scalar, or one value per sample for ``reduction="none"``, in float32 or wider. Samples
         without a negative (the whole batch is of one class) are left out: their value is 0 and they
-        do not count in the mean.
+        do not count in the mean. With soft labels those are the samples whose most probable class
+        has no negatives; any other term without negatives drops out with its probability.
 
     Raises:
         ValueError: Shapes that do not fit, labels out of range, bad class weights, an option out of
@@ -131,15 +155,21 @@ def nonl_loss(
     Reference: "Neural Collapse by Design", ICML 2026, equation 5.
     """
     check_prototypes(features, prototypes)
-    check_choices(negatives=(negatives, Negatives))
+    check_negatives(negatives, soft_negatives, label_smoothing)
     temperature = _bounded_temperature(temperature, min_temperature)
-    targets = read_targets(
+    targets = read_labels(
         labels,
         num_samples=len(features),
         num_classes=len(prototypes),
         ignore_index=ignore_index,
         class_weights=class_weights,
+        label_smoothing=label_smoothing,
+        dtype=loss_dtype(features, prototypes, temperature),
     )
+    if isinstance(targets, SoftTargets):
+        check_negatives_of_soft_labels(negatives)
+        logits = _compact_logits(features, prototypes, targets, temperature, form)
+        return soft_nonl(logits, soft_negatives, reduction)
     if negatives == "prototypes":
         result = _rows(features, prototypes, targets, temperature, form)
     else:
@@ -161,6 +191,7 @@ class NTCELoss(LossModule):
     has the prototypes w and the temperature τ.
 
     Args:
+        label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
@@ -174,6 +205,7 @@ class NTCELoss(LossModule):
     def __init__(
         self,
         *,
+        label_smoothing: float = 0.0,
         class_weights: Tensor | None = None,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
@@ -181,12 +213,13 @@ class NTCELoss(LossModule):
     ) -> None:
         super().__init__(
             class_weights=class_weights,
+            label_smoothing=label_smoothing,
             ignore_index=ignore_index,
             reduction=reduction,
             form=form,
         )
 
-    def forward(self, features: Tensor, head: CosineHead, labels: Tensor) -> Tensor:
+    def forward(self, features: Tensor, head: CosineHead, labels: Labels) -> Tensor:
         """Compute :func:`ntce_loss` with the prototypes and the temperature of the head."""
         prototypes, temperature = cosine_head_parameters(head, self)
         return ntce_loss(features, prototypes, labels, temperature=temperature, **self.options)
@@ -203,6 +236,9 @@ class NONLLoss(LossModule):
     Args:
         negatives: Negatives in the sum: the ``"samples"`` of other classes, the ``"prototypes"`` of
             other classes, or ``"both"``.
+        soft_negatives: How much a sample is a negative of class c with soft labels:
+            1 − q_jc / max_c' q_jc (``"weighted"``), or not at all if q_jc > 0 (``"excluded"``).
+        label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
@@ -222,21 +258,25 @@ class NONLLoss(LossModule):
         self,
         *,
         negatives: Negatives = "samples",
+        soft_negatives: SoftNegatives = "weighted",
+        label_smoothing: float = 0.0,
         class_weights: Tensor | None = None,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
         form: Form = "auto",
     ) -> None:
-        check_choices(negatives=(negatives, Negatives))
+        check_negatives(negatives, soft_negatives, label_smoothing)
         super().__init__(
             class_weights=class_weights,
+            label_smoothing=label_smoothing,
             negatives=negatives,
+            soft_negatives=soft_negatives,
             ignore_index=ignore_index,
             reduction=reduction,
             form=form,
         )
 
-    def forward(self, features: Tensor, head: CosineHead, labels: Tensor) -> Tensor:
+    def forward(self, features: Tensor, head: CosineHead, labels: Labels) -> Tensor:
         """Compute :func:`nonl_loss` with the prototypes and the temperature of the head."""
         prototypes, temperature = cosine_head_parameters(head, self)
         return nonl_loss(
@@ -247,6 +287,18 @@ class NONLLoss(LossModule):
             min_temperature=getattr(head, "min_temperature", None),
             **self.options,
         )
+
+
+def _compact_logits(
+    features: Tensor,
+    prototypes: Tensor,
+    targets: SoftTargets,
+    temperature: Temperature,
+    form: Form,
+) -> LogitsOfFeatures:
+    """Logits of the classes of the batch, or of all classes where all have a probability."""
+    targets, prototypes = targets.compact(prototypes)
+    return LogitsOfFeatures.read(features, prototypes, targets, temperature=temperature, form=form)
 
 
 def _columns(
@@ -286,64 +338,6 @@ def _rows(
         positive_index=targets.labels,
         form=form,
     )
-
-
-def add_in_logs(
-    first: Float[Tensor, "samples"], second: Float[Tensor, "samples"]
-) -> Float[Tensor, "samples"]:
-    """Return log(e^first + e^second), with a zero gradient where both are −∞."""
-    return logsumexp(torch.stack((first, second)), 0)
-
-
-def contrast_with_all(
-    negatives: Float[Tensor, "samples"],
-    positive_logits: Float[Tensor, "samples"],
-    targets: Targets,
-    compact: CompactLabels,
-) -> Float[Tensor, "samples"]:
-    """Return log(e^negatives + Σ e^positives of the class) − positive for each sample.
-
-    The positives of a class join last, so that neither their differences nor what the negatives add
-    is lost in the rounding of large logits: log Σ e^positives − positive, plus a softplus.
-
-    Args:
-        negatives: Log-sum over the samples of other classes in the column of the sample's class.
-        positive_logits: Logit of each sample with its own prototype.
-        targets: Targets of the batch.
-        compact: Compact labels of the batch.
-    """
-    # Ignored samples get a finite value without weight: their class may have no other sample.
-    smallest = torch.finfo(positive_logits.dtype).min
-    positive_logits = torch.where(targets.kept, positive_logits, smallest)
-    # Two slopes of the positives, one that may cancel to nothing and one that may be tiny: each is
-    # summed on its own copy, or the second would be lost in the terms of the first. The one that
-    # cancels is summed in float64.
-    wide = accumulation_dtype(positive_logits.device)
-    copy = positive_logits.to(wide, copy=True)
-    among_positives = (compact.logsumexp(copy) - copy).to(positive_logits.dtype)
-    from_negatives = torch.logaddexp(
-        negatives - compact.logsumexp(positive_logits), negatives.new_zeros(())
-    )
-    return among_positives + from_negatives
-
-
-def reduce_contrast(
-    log_sums: Float[Tensor, "samples"],
-    positive_logits: Float[Tensor, "samples"],
-    targets: Targets,
-    reduction: Reduction,
-) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
-    """Reduce log-sums of negatives minus positives over the samples that have a negative.
-
-    Args:
-        log_sums: Log-sum over the negatives of each sample.
-        positive_logits: Logit of each sample with its own prototype.
-        targets: Targets of the batch.
-        reduction: How to reduce.
-    """
-    has_negatives = log_sums != -torch.inf
-    values = torch.where(has_negatives, log_sums, 0) - positive_logits
-    return reduce_loss(values, targets, kept=has_negatives, reduction=reduction)
 
 
 def _bounded_temperature(

@@ -1,16 +1,18 @@
 """Sample against prototypes: cross-entropy on raw features, and NormFace on the sphere."""
 
-import math
-from numbers import Real
-from typing import Literal
-
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from protosphere.geometry.sphere import compute_dtype, squared_chords
 from protosphere.kernels.dispatch import Form, masked_logsumexp
-from protosphere.kernels.problem import check_choices, read_temperature
+from protosphere.kernels.problem import read_temperature
+from protosphere.losses.margins import (
+    MarginKind,
+    check_margin,
+    raise_margin_with_soft_labels,
+    with_angle_margin,
+)
 from protosphere.losses.module import (
     CosineHead,
     LinearHead,
@@ -18,20 +20,26 @@ from protosphere.losses.module import (
     cosine_head_parameters,
     linear_head_parameters,
 )
-from protosphere.losses.reduction import Reduction, reduce_loss, reduce_weighted
-from protosphere.losses.targets import Targets, Temperature, check_prototypes, read_targets
-
-MarginKind = Literal["cosine", "angle"]
+from protosphere.losses.reduction import Reduction, reduce_loss
+from protosphere.losses.soft_losses import LogitsOfFeatures, soft_cross_entropy
+from protosphere.losses.soft_targets import Labels, SoftTargets, read_labels
+from protosphere.losses.targets import (
+    Temperature,
+    check_logit_adjustment,
+    check_prototypes,
+    loss_dtype,
+)
 
 
 def cross_entropy_loss(
     features: Float[Tensor, "samples dim"],
     prototypes: Float[Tensor, "classes dim"],
-    labels: Integer[Tensor, "samples"],
+    labels: Labels,
     *,
     bias: Float[Tensor, "classes"] | None = None,
     temperature: Temperature = 1.0,
     label_smoothing: float = 0.0,
+    logit_adjustment: Float[Tensor, "classes"] | None = None,
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
@@ -40,18 +48,21 @@ def cross_entropy_loss(
     """Cross-entropy of a linear classifier on raw features, the baseline of every comparison.
 
     ℓ_i = log Σ_c exp(s_ic) − Σ_c q_ic s_ic, with s_ic = (z_i·w_c + b_c)/τ and
-    q_ic = (1 − ε)·[c = y_i] + ε/K.
+    q_ic = [c = y_i] for class indices y.
 
     With class weights ω the value is Σ_c ω_c q_ic (log Σ_c' exp(s_ic') − s_ic) and the mean divides
-    by Σ_i Σ_c ω_c q_ic. The matrix q is never built.
+    by Σ_i Σ_c ω_c q_ic. The matrix q is built only if it is given.
 
     Args:
         features: Features z as the encoder returns them.
         prototypes: Prototypes w, the weight of the linear layer.
-        labels: Class index y of each sample.
+        labels: Class index y of each sample; or class probabilities q, shape (samples, classes), or
+            :class:`MixedLabels`.
         bias: Bias b of each class.
         temperature: Temperature τ, a positive number or a tensor with one element.
-        label_smoothing: Amount ε of label smoothing, from 0 to 1.
+        label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
+        logit_adjustment: Number added to the logits of each class in the loss only, usually
+            t · log(class frequency).
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
@@ -72,64 +83,61 @@ def cross_entropy_loss(
     """
     check_prototypes(features, prototypes)
     temperature = read_temperature(temperature)
-    _check_label_smoothing(label_smoothing)
     if bias is not None and bias.shape != prototypes.shape[:1]:
         raise ValueError(
             f"bias must hold one number per class, shape ({len(prototypes)},); "
             f"got {tuple(bias.shape)}"
         )
-    targets = read_targets(
+    scaled_bias = None if bias is None else bias.to(compute_dtype(bias)) / temperature
+    offsets = _add_adjustment(scaled_bias, logit_adjustment, len(prototypes))
+    targets = read_labels(
         labels,
         num_samples=len(features),
         num_classes=len(prototypes),
         ignore_index=ignore_index,
         class_weights=class_weights,
+        label_smoothing=label_smoothing,
+        dtype=loss_dtype(features, prototypes, temperature),
     )
-    if label_smoothing:
-        # Two terms use the tensors. Their gradients must not be rounded before they are added.
-        features, prototypes = (
-            tensor.to(compute_dtype(tensor)) for tensor in (features, prototypes)
+    if isinstance(targets, SoftTargets):
+        logits = LogitsOfFeatures.read(
+            features,
+            prototypes,
+            targets,
+            temperature=temperature,
+            similarity="dot",
+            offsets=offsets,
+            form=form,
         )
-    features = targets.mask_rows(features)
-    scaled_bias = None if bias is None else bias.to(compute_dtype(bias)) / temperature
+        return soft_cross_entropy(logits, reduction)
     others = masked_logsumexp(
-        features,
+        targets.mask_rows(features),
         prototypes,
         temperature=temperature,
         similarity="dot",
         positives="key_of_anchor",
         exclude="positives",
         positive_index=targets.labels,
-        key_log_weights=scaled_bias,
+        key_log_weights=offsets,
         form=form,
     )
     positive_logits = others.positive_logits
-    if scaled_bias is not None:
-        positive_logits = positive_logits + scaled_bias[targets.labels]
+    if offsets is not None:
+        positive_logits = positive_logits + offsets[targets.labels]
     values = cross_entropy(others.values, positive_logits)
-    if not label_smoothing:
-        return reduce_loss(values, targets, reduction=reduction)
-    return _smoothed(
-        values,
-        positive_logits,
-        features,
-        prototypes,
-        scaled_bias,
-        targets,
-        temperature=temperature,
-        label_smoothing=label_smoothing,
-        reduction=reduction,
-    )
+    return reduce_loss(values, targets, reduction=reduction)
 
 
 def normface_loss(
     features: Float[Tensor, "samples dim"],
     prototypes: Float[Tensor, "classes dim"],
-    labels: Integer[Tensor, "samples"],
+    labels: Labels,
     *,
     temperature: Temperature = 0.1,
     margin: float = 0.0,
     margin_kind: MarginKind = "cosine",
+    label_smoothing: float = 0.0,
+    logit_adjustment: Float[Tensor, "classes"] | None = None,
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
@@ -137,7 +145,8 @@ def normface_loss(
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """NormFace, the softmax loss on the sphere: each sample against all prototypes.
 
-    ℓ_i = log Σ_c exp(S_ic) − S_{i y_i}, with S_ic = cos(z_i, w_c)/τ.
+    ℓ_i = log Σ_c exp(S_ic) − S_{i y_i}, with S_ic = cos(z_i, w_c)/τ; for class probabilities q
+    log Σ_c exp(S_ic) − Σ_c q_ic S_ic.
 
     A margin m replaces the logit of the sample's own class in both terms: by (cos θ − m)/τ for
     ``margin_kind="cosine"`` (CosFace), by cos(θ + m)/τ for ``"angle"`` (ArcFace). Past θ + m = π
@@ -147,12 +156,16 @@ def normface_loss(
     Args:
         features: Features z; the loss normalizes them.
         prototypes: Prototypes w; the loss normalizes them.
-        labels: Class index y of each sample.
+        labels: Class index y of each sample; or class probabilities q, shape (samples, classes), or
+            :class:`MixedLabels`.
         temperature: Temperature τ, a positive number or a tensor with one element, which may
             require a gradient.
         margin: Margin m, from 0 to 2 for cosines and from 0 to π for angles.
         margin_kind: Whether the margin is subtracted from the cosine (``"cosine"``) or added to the
             angle (``"angle"``).
+        label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
+        logit_adjustment: Number added to the logits of each class in the loss only, usually
+            t · log(class frequency).
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
@@ -173,14 +186,24 @@ def normface_loss(
     """
     check_prototypes(features, prototypes)
     temperature = read_temperature(temperature)
-    _check_margin(margin, margin_kind)
-    targets = read_targets(
+    check_margin(margin, margin_kind, label_smoothing=label_smoothing)
+    offsets = _add_adjustment(None, logit_adjustment, len(prototypes))
+    targets = read_labels(
         labels,
         num_samples=len(features),
         num_classes=len(prototypes),
         ignore_index=ignore_index,
         class_weights=class_weights,
+        label_smoothing=label_smoothing,
+        dtype=loss_dtype(features, prototypes, temperature),
     )
+    if isinstance(targets, SoftTargets):
+        if margin:
+            raise_margin_with_soft_labels(margin)
+        logits = LogitsOfFeatures.read(
+            features, prototypes, targets, temperature=temperature, offsets=offsets, form=form
+        )
+        return soft_cross_entropy(logits, reduction)
     features = targets.mask_rows(features)
     others = masked_logsumexp(
         features,
@@ -189,6 +212,7 @@ def normface_loss(
         positives="key_of_anchor",
         exclude="positives",
         positive_index=targets.labels,
+        key_log_weights=offsets,
         form=form,
     )
     positive_logits = others.positive_logits
@@ -196,7 +220,9 @@ def normface_loss(
         positive_logits = positive_logits - margin / temperature
     elif margin:
         squares = squared_chords(features, prototypes.index_select(0, targets.labels))
-        positive_logits = _with_angle_margin(positive_logits, squares, margin, temperature)
+        positive_logits = with_angle_margin(positive_logits, squares, margin, temperature)
+    if offsets is not None:
+        positive_logits = positive_logits + offsets[targets.labels]
     values = cross_entropy(others.values, positive_logits)
     return reduce_loss(values, targets, reduction=reduction)
 
@@ -205,11 +231,13 @@ class CrossEntropyLoss(LossModule):
     """Cross-entropy of a linear classifier on raw features.
 
     ℓ_i = log Σ_c exp(s_ic) − Σ_c q_ic s_ic, with s_ic = z_i·w_c + b_c and
-    q_ic = (1 − ε)·[c = y_i] + ε/K; called as ``loss(features, head, labels)`` with a
+    q_ic = [c = y_i] for class indices y; called as ``loss(features, head, labels)`` with a
     :class:`~protosphere.classifiers.LinearClassifier` or ``nn.Linear`` that has w and b.
 
     Args:
-        label_smoothing: Amount ε of label smoothing, from 0 to 1.
+        label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
+        logit_adjustment: Number added to the logits of each class in the loss only, usually
+            t · log(class frequency).
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
@@ -228,21 +256,22 @@ class CrossEntropyLoss(LossModule):
         self,
         *,
         label_smoothing: float = 0.0,
+        logit_adjustment: Tensor | None = None,
         class_weights: Tensor | None = None,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
         form: Form = "auto",
     ) -> None:
-        _check_label_smoothing(label_smoothing)
         super().__init__(
             class_weights=class_weights,
             label_smoothing=label_smoothing,
+            logit_adjustment=logit_adjustment,
             ignore_index=ignore_index,
             reduction=reduction,
             form=form,
         )
 
-    def forward(self, features: Tensor, head: LinearHead | nn.Linear, labels: Tensor) -> Tensor:
+    def forward(self, features: Tensor, head: LinearHead | nn.Linear, labels: Labels) -> Tensor:
         """Compute :func:`cross_entropy_loss` with the weight and the bias of the head."""
         weight, bias = linear_head_parameters(head, self)
         return cross_entropy_loss(features, weight, labels, bias=bias, **self.options)
@@ -260,6 +289,9 @@ class NormFaceLoss(LossModule):
         margin_kind: Whether the margin is subtracted from the cosine of the sample with its
             prototype (``"cosine"``, as in CosFace) or added to the angle (``"angle"``, as in
             ArcFace).
+        label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
+        logit_adjustment: Number added to the logits of each class in the loss only, usually
+            t · log(class frequency).
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
@@ -275,22 +307,26 @@ class NormFaceLoss(LossModule):
         *,
         margin: float = 0.0,
         margin_kind: MarginKind = "cosine",
+        label_smoothing: float = 0.0,
+        logit_adjustment: Tensor | None = None,
         class_weights: Tensor | None = None,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
         form: Form = "auto",
     ) -> None:
-        _check_margin(margin, margin_kind)
+        check_margin(margin, margin_kind, label_smoothing=label_smoothing)
         super().__init__(
             class_weights=class_weights,
             margin=margin,
             margin_kind=margin_kind,
+            label_smoothing=label_smoothing,
+            logit_adjustment=logit_adjustment,
             ignore_index=ignore_index,
             reduction=reduction,
             form=form,
         )
 
-    def forward(self, features: Tensor, head: CosineHead, labels: Tensor) -> Tensor:
+    def forward(self, features: Tensor, head: CosineHead, labels: Labels) -> Tensor:
         """Compute :func:`normface_loss` with the prototypes and the temperature of the head."""
         prototypes, temperature = cosine_head_parameters(head, self)
         return normface_loss(features, prototypes, labels, temperature=temperature, **self.options)
@@ -312,82 +348,12 @@ def cross_entropy(
     return torch.logaddexp(others - positive_logits, others.new_zeros(()))
 
 
-def _smoothed(
-    values: Tensor,
-    positive_logits: Tensor,
-    features: Tensor,
-    prototypes: Tensor,
-    scaled_bias: Tensor | None,
-    targets: Targets,
-    *,
-    temperature: float | Tensor,
-    label_smoothing: float,
-    reduction: Reduction,
-) -> Tensor:
-    """Mix the cross-entropy of the label with that of the uniform distribution and reduce.
-
-    The second one needs the weighted mean of each sample's logits only, which is the logit of the
-    weighted mean of the prototypes.
-    """
-    dtype, num_classes = values.dtype, len(prototypes)
-    class_weights = (
-        values.new_ones(num_classes)
-        if targets.class_weights is None
-        else targets.class_weights.to(dtype)
-    )
-    total_weight = class_weights.sum()
-    with torch.autocast(values.device.type, enabled=False):
-        logit_sums = features.to(dtype) @ (class_weights @ prototypes.to(dtype)) / temperature
-        if scaled_bias is not None:
-            logit_sums = logit_sums + class_weights @ scaled_bias.to(dtype)
-    log_sums = values + positive_logits
-    own = (1 - label_smoothing) * targets.sample_weights(dtype)
-    fraction = label_smoothing / num_classes
-    kept = targets.kept
-    weighted = own * values + fraction * (total_weight * log_sums - logit_sums)
-    weights = own + fraction * total_weight
-    return reduce_weighted(torch.where(kept, weighted, 0), torch.where(kept, weights, 0), reduction)
-
-
-def _with_angle_margin(
-    positive_logits: Tensor, squares: Tensor, margin: float, temperature: float | Tensor
-) -> Tensor:
-    """Return (cos(θ + m) − 1)/τ, or past θ + m = π (cos θ + cos m − 2)/τ.
-
-    Args:
-        positive_logits: (cos θ − 1)/τ; the primitive measures cosines from 1.
-        squares: Squared chords 2 − 2 cos θ.
-        margin: Margin m.
-        temperature: Temperature τ.
-    """
-    cosine, sine = math.cos(margin), math.sin(margin)
-    sines = _safe_sqrt(squares) * _safe_sqrt(1 - squares / 4)
-    inside = positive_logits * cosine + (cosine - 1 - sines * sine) / temperature
-    beyond = positive_logits + (cosine - 1) / temperature
-    return torch.where(squares > 2 * (1 + cosine), beyond, inside)
-
-
-def _safe_sqrt(values: Tensor) -> Tensor:
-    """Square root with a zero gradient at 0, where the slope is infinite."""
-    positive = values > 0
-    return torch.where(positive, torch.where(positive, values, 1).sqrt(), 0)
-
-
-def _check_label_smoothing(label_smoothing: float) -> None:
-    if (
-        isinstance(label_smoothing, bool)
-        or not isinstance(label_smoothing, Real)
-        or not 0 <= label_smoothing <= 1
-    ):
-        raise ValueError(f"label_smoothing must be a number from 0 to 1, got {label_smoothing!r}")
-
-
-def _check_margin(margin: float, margin_kind: MarginKind) -> None:
-    check_choices(margin_kind=(margin_kind, MarginKind))
-    # A larger margin would put the target beyond the opposite of the prototype.
-    largest = {"cosine": 2.0, "angle": math.pi}[margin_kind]
-    if isinstance(margin, bool) or not isinstance(margin, Real) or not 0 <= margin <= largest:
-        raise ValueError(
-            f"margin must be a number from 0 to {largest:.4g} for margin_kind={margin_kind!r}, "
-            f"got {margin!r}"
-        )
+def _add_adjustment(
+    offsets: Tensor | None, logit_adjustment: Tensor | None, num_classes: int
+) -> Float[Tensor, "classes"] | None:
+    """Return the sum of two numbers per class, None if there are none."""
+    if logit_adjustment is None:
+        return offsets
+    check_logit_adjustment(logit_adjustment, num_classes)
+    logit_adjustment = logit_adjustment.to(compute_dtype(logit_adjustment))
+    return logit_adjustment if offsets is None else offsets + logit_adjustment

@@ -3,12 +3,35 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
+from protosphere.geometry.sphere import compute_dtype
 from protosphere.kernels.problem import can_read_values
 
 Temperature = float | Float[Tensor, ""] | Float[Tensor, "1"]
+
+
+class MixedLabels(NamedTuple):
+    """Two classes per sample, the labels of mixup and CutMix in compact form.
+
+    q_i = λ_i · onehot(y_i) + (1 − λ_i) · onehot(y'_i)
+
+    Attributes:
+        labels: Class index y of each sample; a sample with ``ignore_index`` is ignored.
+        other_labels: Second class index y' of each sample, which may equal the first one; where it
+            is ``ignore_index``, the sample is ignored unless its weight λ is 1.
+        weights: Weight λ of the first class, from 0 to 1.
+
+    >>> labels = torch.tensor([0, 1, 2])
+    >>> mixed = MixedLabels(labels, labels.roll(1), torch.tensor([0.7, 1.0, 0.4]))
+    >>> mixed.other_labels
+    tensor([2, 0, 1])
+    """
+
+    labels: Integer[Tensor, "samples"]
+    other_labels: Integer[Tensor, "samples"]
+    weights: Float[Tensor, "samples"]
 
 
 class Targets(NamedTuple):
@@ -47,25 +70,8 @@ class Targets(NamedTuple):
         return weights
 
     def compact(self) -> "CompactLabels":
-        """Number the classes of the batch, without a shape that depends on values.
-
-        With K ≤ M classes the labels are compact already. Otherwise the classes present get the
-        numbers 0, 1, ... by a sort, as the inverse of ``torch.unique`` has them, of M at most.
-        """
-        num_samples = len(self.labels)
-        if self.num_classes is not None and self.num_classes <= num_samples:
-            return CompactLabels(self.labels, None, self.num_classes)
-        last = torch.iinfo(torch.int64).max
-        ordered, order = self.labels.masked_fill(~self.kept, last).sort()
-        is_new = torch.ones_like(ordered)
-        is_new[:1] = 0
-        is_new[1:] = ordered[1:] != ordered[:-1]
-        number = is_new.cumsum(0)
-        classes = torch.zeros_like(ordered).scatter(
-            0, number, ordered.masked_fill(ordered == last, 0)
-        )
-        inverse = torch.empty_like(order).scatter(0, order, number)
-        return CompactLabels(inverse, classes, num_samples)
+        """Number the classes of the batch, see :func:`compact_labels`."""
+        return compact_labels(self.labels, self.kept, self.num_classes)
 
 
 class CompactLabels(NamedTuple):
@@ -100,15 +106,42 @@ class CompactLabels(NamedTuple):
         return sums[self.inverse].log() + largest
 
 
+def compact_labels(
+    labels: Int[Tensor, "samples"], kept: Bool[Tensor, "samples"], num_classes: int | None
+) -> CompactLabels:
+    """Number the classes of a batch, without a shape that depends on values.
+
+    With K ≤ M classes the labels are compact already. Otherwise the classes present get the numbers
+    0, 1, ... by a sort, as the inverse of ``torch.unique`` has them, of M at most.
+
+    Args:
+        labels: Class index of each sample.
+        kept: False for ignored samples.
+        num_classes: Upper bound K of the number of classes, None if unknown.
+    """
+    if num_classes is not None and num_classes <= len(labels):
+        return CompactLabels(labels, None, num_classes)
+    last = torch.iinfo(torch.int64).max
+    ordered, order = labels.masked_fill(~kept, last).sort()
+    is_new = torch.ones_like(ordered)
+    is_new[:1] = 0
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    number = is_new.cumsum(0)
+    classes = torch.zeros_like(ordered).scatter(0, number, ordered.masked_fill(ordered == last, 0))
+    inverse = torch.empty_like(order).scatter(0, order, number)
+    return CompactLabels(inverse, classes, len(labels))
+
+
 def read_targets(
-    labels: Tensor,
+    labels: Tensor | MixedLabels,
     *,
     num_samples: int,
     num_classes: int | None,
     ignore_index: int,
     class_weights: Tensor | None,
+    name: str = "labels",
 ) -> Targets:
-    """Check labels and class weights.
+    """Check class indices and class weights.
 
     Args:
         labels: Class index of each sample.
@@ -116,6 +149,7 @@ def read_targets(
         num_classes: Number of classes, None if unknown; then it is that of the class weights.
         ignore_index: Samples with this label are ignored.
         class_weights: Weight of each class, or None.
+        name: Name of the labels in error messages.
 
     Returns:
         The targets.
@@ -123,15 +157,17 @@ def read_targets(
     Raises:
         ValueError: Wrong types or shapes or, for CPU tensors, values out of range.
     """
+    if isinstance(labels, MixedLabels):
+        raise ValueError("labels must be class indices for this loss, got MixedLabels")
     if not isinstance(labels, Tensor):
-        raise ValueError(f"labels must be a tensor, got {type(labels).__name__}")
+        raise ValueError(f"{name} must be a tensor, got {type(labels).__name__}")
     if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
-        raise ValueError(f"labels must be integers (class indices), got {labels.dtype}")
+        raise ValueError(f"{name} must be integers (class indices), got {labels.dtype}")
     if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
         raise ValueError(f"ignore_index must be an integer, got {ignore_index!r}")
     if labels.shape != (num_samples,):
         raise ValueError(
-            f"labels must hold one class index per sample, shape ({num_samples},); "
+            f"{name} must hold one class index per sample, shape ({num_samples},); "
             f"got {tuple(labels.shape)}"
         )
     if class_weights is not None:
@@ -148,7 +184,7 @@ def read_targets(
             if smallest < 0 or (num_classes is not None and largest >= num_classes):
                 limit = "at least 0" if num_classes is None else f"from 0 to {num_classes - 1}"
                 raise ValueError(
-                    f"labels must be {limit} or ignore_index={ignore_index}, "
+                    f"{name} must be {limit} or ignore_index={ignore_index}, "
                     f"got values from {smallest} to {largest}"
                 )
             num_classes = largest + 1 if num_classes is None else num_classes
@@ -164,14 +200,7 @@ def check_class_weights(class_weights: Tensor, num_classes: int | None) -> None:
         class_weights: Weight of each class.
         num_classes: Number of classes, None if unknown.
     """
-    if not isinstance(class_weights, Tensor):
-        raise ValueError(f"class_weights must be a tensor, got {type(class_weights).__name__}")
-    if class_weights.ndim != 1 or num_classes not in (None, len(class_weights)):
-        size = "num_classes" if num_classes is None else num_classes
-        raise ValueError(
-            f"class_weights must hold one weight per class, shape ({size},); "
-            f"got {tuple(class_weights.shape)}"
-        )
+    _check_per_class(class_weights, num_classes, name="class_weights", kind="weight")
     if len(class_weights) and can_read_values(class_weights):
         values = class_weights.detach()
         wrong = values[~(torch.isfinite(values) & (values >= 0))]
@@ -179,6 +208,37 @@ def check_class_weights(class_weights: Tensor, num_classes: int | None) -> None:
             raise ValueError(
                 f"class_weights must be finite and not negative, got {float(wrong[0]):g}"
             )
+
+
+def check_logit_adjustment(logit_adjustment: Tensor, num_classes: int | None) -> None:
+    """Raise ValueError unless there is one finite number per class.
+
+    Values are read only where that costs no device synchronization.
+
+    Args:
+        logit_adjustment: Number added to the logits of each class.
+        num_classes: Number of classes, None if unknown.
+    """
+    _check_per_class(logit_adjustment, num_classes, name="logit_adjustment", kind="number")
+    if can_read_values(logit_adjustment):
+        wrong = logit_adjustment.detach()[~torch.isfinite(logit_adjustment.detach())]
+        if len(wrong):
+            raise ValueError(f"logit_adjustment must be finite, got {float(wrong[0]):g}")
+
+
+def _check_per_class(values: Tensor, num_classes: int | None, *, name: str, kind: str) -> None:
+    if not isinstance(values, Tensor):
+        raise ValueError(f"{name} must be a tensor, got {type(values).__name__}")
+    if values.ndim != 1 or num_classes not in (None, len(values)):
+        size = "num_classes" if num_classes is None else num_classes
+        raise ValueError(
+            f"{name} must hold one {kind} per class, shape ({size},); got {tuple(values.shape)}"
+        )
+
+
+def loss_dtype(*values: Tensor | float) -> torch.dtype:
+    """Return the dtype in which a loss of these tensors is computed, float32 or wider."""
+    return compute_dtype(*(value for value in values if isinstance(value, Tensor)))
 
 
 def check_features(features: Tensor, *, name: str = "features") -> None:

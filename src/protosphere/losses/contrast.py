@@ -1,0 +1,96 @@
+"""What NTCE and NONL share on features and on logits: sums, options and reduction."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from protosphere.kernels.eager import logsumexp
+from protosphere.kernels.problem import check_choices
+from protosphere.kernels.same_label import accumulation_dtype
+from protosphere.losses.reduction import Reduction, reduce_loss
+from protosphere.losses.soft_targets import SoftNegatives
+from protosphere.losses.targets import CompactLabels, Targets
+
+Negatives = Literal["samples", "prototypes", "both"]
+
+
+def check_negatives(
+    negatives: Negatives, soft_negatives: SoftNegatives, label_smoothing: float
+) -> None:
+    """Raise ValueError for unknown options of NONL, or options that exclude each other."""
+    check_choices(negatives=(negatives, Negatives), soft_negatives=(soft_negatives, SoftNegatives))
+    if label_smoothing:
+        check_negatives_of_soft_labels(negatives)
+        if soft_negatives == "excluded":
+            raise ValueError(
+                'soft_negatives must be "weighted" with label smoothing, which gives every sample '
+                'a probability of every class, got "excluded"'
+            )
+
+
+def check_negatives_of_soft_labels(negatives: Negatives) -> None:
+    """Raise ValueError unless the negatives are samples, as soft labels require."""
+    if negatives != "samples":
+        raise ValueError(
+            f'negatives must be "samples" with soft labels or label smoothing, got "{negatives}"'
+        )
+
+
+def add_in_logs(
+    first: Float[Tensor, "samples"], second: Float[Tensor, "samples"]
+) -> Float[Tensor, "samples"]:
+    """Return log(e^first + e^second), with a zero gradient where both are −∞."""
+    return logsumexp(torch.stack((first, second)), 0)
+
+
+def contrast_with_all(
+    negatives: Float[Tensor, "samples"],
+    positive_logits: Float[Tensor, "samples"],
+    targets: Targets,
+    compact: CompactLabels,
+) -> Float[Tensor, "samples"]:
+    """Return log(e^negatives + Σ e^positives of the class) − positive for each sample.
+
+    The positives of a class join last, so that neither their differences nor what the negatives add
+    is lost in the rounding of large logits: log Σ e^positives − positive, plus a softplus.
+
+    Args:
+        negatives: Log-sum over the samples of other classes in the column of the sample's class.
+        positive_logits: Logit of each sample with its own prototype.
+        targets: Targets of the batch.
+        compact: Compact labels of the batch.
+    """
+    # Ignored samples get a finite value without weight: their class may have no other sample.
+    smallest = torch.finfo(positive_logits.dtype).min
+    positive_logits = torch.where(targets.kept, positive_logits, smallest)
+    # Two slopes of the positives, one that may cancel to nothing and one that may be tiny: each is
+    # summed on its own copy, or the second would be lost in the terms of the first. The one that
+    # cancels is summed in float64.
+    wide = accumulation_dtype(positive_logits.device)
+    copy = positive_logits.to(wide, copy=True)
+    among_positives = (compact.logsumexp(copy) - copy).to(positive_logits.dtype)
+    from_negatives = torch.logaddexp(
+        negatives - compact.logsumexp(positive_logits), negatives.new_zeros(())
+    )
+    return among_positives + from_negatives
+
+
+def reduce_contrast(
+    log_sums: Float[Tensor, "samples"],
+    positive_logits: Float[Tensor, "samples"],
+    targets: Targets,
+    reduction: Reduction,
+) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
+    """Reduce log-sums of negatives minus positives over the samples that have a negative.
+
+    Args:
+        log_sums: Log-sum over the negatives of each sample.
+        positive_logits: Logit of each sample with its own prototype.
+        targets: Targets of the batch.
+        reduction: How to reduce.
+    """
+    has_negatives = log_sums != -torch.inf
+    values = torch.where(has_negatives, log_sums, 0) - positive_logits
+    return reduce_loss(values, targets, kept=has_negatives, reduction=reduction)

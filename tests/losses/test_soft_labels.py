@@ -1,0 +1,111 @@
+"""Losses with soft labels equal their loops over scalars, and the hard losses for one-hot labels."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from protosphere.losses import MixedLabels
+from support.losses import TABLE, Labels, Row
+
+F64 = torch.float64
+ROWS = [row for row in TABLE if row.soft_labels]
+
+
+class Batch(NamedTuple):
+    """Features, prototypes, soft labels and options."""
+
+    features: Tensor
+    prototypes: Tensor
+    labels: Labels
+    options: dict[str, Any]
+
+
+def _batch(labels: Labels, classes: int, **options: Any) -> Batch:
+    samples = len(labels.labels if isinstance(labels, MixedLabels) else labels)
+    features, prototypes = torch.randn(samples, 4, dtype=F64), torch.randn(classes, 4, dtype=F64)
+    return Batch(features, prototypes, labels, options)
+
+
+def _mixed(first: list[int], second: list[int], weights: list[float]) -> MixedLabels:
+    return MixedLabels(torch.tensor(first), torch.tensor(second), torch.tensor(weights, dtype=F64))
+
+
+def _sparse() -> Tensor:
+    q = torch.rand(6, 4, dtype=F64) * (torch.rand(6, 4) < 0.6)
+    q[3] = 0  # An ignored sample.
+    q[[0, 1, 2, 4, 5], [0, 1, 2, 3, 0]] += 0.1
+    return q / q.sum(1, keepdim=True).clamp(min=1e-9)
+
+
+MIXED = ([0, 1, 2, 0, 1, 2], [1, 1, 0, 2, 0, 1], [0.7, 0.3, 1.0, 0.5, 0.0, 0.9])
+IGNORED = ([0, -100, 2, 0, 1, 2], [1, 1, -100, 2, 0, -100], [0.7, 0.3, 1.0, 0.5, 0.2, 0.6])
+LARGE = ([8, 1, 5, 8], [1, 1, 3, 2], [0.7, 0.3, 1.0, 0.5])
+HARD = torch.tensor([0, 1, 2, 0, -100, 1])
+
+BATCHES: dict[str, Callable[[], Batch]] = {
+    "probabilities": lambda: _batch(torch.randn(6, 3, dtype=F64).softmax(1), 3),
+    "probabilities, ignored": lambda: _batch(_sparse(), 4),
+    "probabilities, smoothed": lambda: _batch(_sparse(), 4, label_smoothing=0.3),
+    "more classes than samples": lambda: _batch(torch.randn(3, 5, dtype=F64).softmax(1), 5),
+    "smoothed": lambda: _batch(HARD, 3, label_smoothing=0.2),
+    "smoothed to uniform": lambda: _batch(HARD, 3, label_smoothing=1.0),
+    "smoothed, more classes than samples": lambda: _batch(HARD[:3], 5, label_smoothing=0.1),
+    "smoothed, one class only": lambda: _batch(torch.tensor([1, 1]), 3, label_smoothing=0.1),
+    "mixed": lambda: _batch(_mixed(*MIXED), 3),
+    "mixed, ignored": lambda: _batch(_mixed(*IGNORED), 3),
+    "mixed, smoothed": lambda: _batch(_mixed(*IGNORED), 4, label_smoothing=0.1),
+    "mixed, more classes than samples": lambda: _batch(_mixed(*LARGE), 10),
+    "mixed, one top class": lambda: _batch(_mixed([1, 1, 1], [0, 2, 1], [0.7, 0.6, 0.5]), 3),
+    "mixed, no negatives of one of two top classes": lambda: _batch(
+        _mixed([1, 1, 1], [0, 2, 2], [0.5, 0.8, 0.5]), 3
+    ),
+    "ignored altogether": lambda: _batch(torch.zeros(2, 3, dtype=F64), 3),
+}
+
+
+def _gradients(value: Tensor, *inputs: Tensor) -> list[Tensor]:
+    # Unequal weights, so that reduction="none" is differentiated with different numbers upstream.
+    weights = torch.linspace(0.5, 1.5, value.numel(), dtype=F64).reshape(value.shape)
+    total = (value * weights).sum()
+    if not total.requires_grad:
+        return [torch.zeros_like(tensor) for tensor in inputs]
+    return list(torch.autograd.grad(total, inputs, materialize_grads=True))
+
+
+def _assert_close(got: Tensor, expected: Tensor, tolerance: float = 1e-12) -> None:
+    assert got.shape == expected.shape
+    error = (got - expected).abs() / expected.abs().clamp(min=1)
+    assert error.numel() == 0 or error.max() <= tolerance
+
+
+def _check(row: Row, batch: str, form: str | None, **options: Any) -> None:
+    x, w, labels, batch_options = BATCHES[batch]()
+    options |= batch_options
+    options |= {"temperature": 0.3} if row.has_temperature else {}
+    weights = torch.linspace(0.5, 2.0, len(w), dtype=F64)
+    x.requires_grad_(), w.requires_grad_()
+    for reduction, class_weights in (("none", None), ("mean", weights), ("sum", weights)):
+        settings = row.settings(
+            form=form, reduction=reduction, class_weights=class_weights, **options
+        )
+        got = row.call(x, w, labels, **settings)
+        listed = None if class_weights is None else class_weights.tolist()
+        expected = row.expected(x, w, labels, weights=listed, reduction=reduction, **options)
+        _assert_close(got, expected)
+        for ours, loop in zip(_gradients(got, x, w), _gradients(expected, x, w), strict=True):
+            _assert_close(ours, loop)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("row", [row for row in ROWS if row.has_form], ids=str)
+def test_loss_equals_its_definition(row: Row, batch: str, form: str) -> None:
+    _check(row, batch, form)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("row", [row for row in ROWS if not row.has_form], ids=str)
+def test_loss_without_forms_equals_its_definition(row: Row, batch: str) -> None:
+    _check(row, batch, None)
