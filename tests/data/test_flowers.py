@@ -20,7 +20,7 @@ def test_training_and_validation_images_are_the_training_split(
     folder = tmp_path / "flowers-102"
     (folder / "jpg").mkdir(parents=True)
     for index in range(1, 8):
-        pixels = np.full((5, 4, 3), 40 * index, np.uint8)
+        pixels = np.full((5, 4, 3), 30 * index, np.uint8)
         Image.fromarray(pixels).save(folder / "jpg" / f"image_{index:05d}.jpg")
     savemat(folder / "imagelabels.mat", {"labels": np.array([[1, 2, 102, 1, 2, 102, 3]])})
     splits = {"trnid": [[2, 1]], "valid": [[6, 7]], "tstid": [[3, 4, 5]]}

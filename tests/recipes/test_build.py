@@ -7,15 +7,18 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from protosphere import losses
-from protosphere.data.loaders import FolderLoader
+from protosphere.data.loaders import FolderLoader, MemoryLoader
+from protosphere.data.mixing import CutMix
+from protosphere.encoders import create_backbone
 from protosphere.geometry import cosines
 from protosphere.recipes import build, catalog
 from protosphere.recipes.registry import LOSSES
 from protosphere.recipes.schema import Recipe, apply_overrides
-from protosphere.training import SGD, AdamW
+from protosphere.training import SGD, AdamW, ParameterGroups, TimmOptimizer
 
 DIM, CLASSES = 64, 3
 
@@ -114,6 +117,8 @@ VALUES: dict[str, Any] = {
     "margin_kind": "angle",
     "negatives": "both",
     "frame": "code",
+    "logit_adjustment": 0.5,
+    "soft_negatives": "excluded",
 }
 # Keys that need another one beside them.
 COMPANIONS: dict[str, dict[str, Any]] = {
@@ -135,9 +140,17 @@ def test_every_key_of_a_loss_reaches_its_module_or_head(name: str, key: str) -> 
     companions = COMPANIONS.get(key, {})
     settings = LOSSES[name].settings(**{key: value, **companions})
     recipe = _recipe().model_copy(update={"loss": settings})
-    objective = build.create_objective(recipe, num_classes=CLASSES, in_channels=1)
+    counts = (1, 2, 5)
+    objective = build.create_objective(
+        recipe, num_classes=CLASSES, in_channels=1, class_counts=counts
+    )
     text = f"{objective.loss!r} {objective.head!r}"
-    if key == "class_weights":
+    if key == "logit_adjustment":
+        buffers = dict(objective.named_buffers())
+        offsets = next(buffers[k] for k in buffers if k.endswith("logit_adjustment"))
+        frequencies = torch.tensor(counts) / sum(counts)
+        torch.testing.assert_close(offsets, 0.5 * frequencies.log())
+    elif key == "class_weights":
         assert "class_weights=(3 values)" in text
         buffers = dict(objective.named_buffers())
         weights = next(buffers[k] for k in buffers if k.endswith("class_weights"))
@@ -189,10 +202,69 @@ def test_keys_of_image_folders_reach_the_loader(tmp_path: Path) -> None:
             (tmp_path / split / name).mkdir(parents=True)
             pixels = np.full((8, 8, 3), 100 * index, np.uint8)
             Image.fromarray(pixels).save(tmp_path / split / name / "0.png")
-    recipe = _recipe(f"data.path={tmp_path}", "data.workers=1", name="folder-nonl")
-    loader, _ = build.create_loaders(recipe, build.load_dataset(recipe), "cpu")
+    keys = [f"data.path={tmp_path}", "data.workers=1", "data.sampler=sqrt"]
+    recipe = _recipe(*keys, "data.in_memory=false", name="folder-nonl")
+    dataset = build.load_dataset(recipe)
+    loader, _ = build.create_loaders(recipe, dataset, "cpu")
     assert isinstance(loader, FolderLoader)
-    assert loader.workers == 1
+    assert (loader.workers, loader.sampler) == (1, "sqrt")
+    done: list[float] = []
+    for value in ("true", "auto"):
+        recipe = apply_overrides(recipe, [f"data.in_memory={value}"])
+        memory, _ = build.create_loaders(recipe, dataset, "cpu", progress=done.append)
+        assert isinstance(memory, MemoryLoader)
+        assert memory.sampler == "sqrt"
+    assert done[-1] == 1
+
+
+def test_every_key_of_fine_tuning_arrives(tmp_path: Path) -> None:
+    weights = tmp_path / "weights.safetensors"
+    backbone = create_backbone("small", in_channels=1)
+    save_file(backbone.state_dict(), weights)
+    recipe = _recipe(
+        f"model={{backbone: {{name: small, pretrained: {weights}}}, neck: linear}}",
+        "optimizer={name: lion, lr: 0.001, weight_decay: 0.03, options: {betas: [0.8, 0.9]}, "
+        "lr_scale: {backbone: 0.1, neck: 0.5, head: 2}, exclude_from_decay: norms_and_biases}",
+        "training.precision=fp16",
+        "augmentation.mixing={name: cutmix, alpha: 0.7, p: 0.3}",
+    )
+    objective = build.create_objective(recipe, num_classes=CLASSES, in_channels=1)
+    for name, value in backbone.state_dict().items():
+        assert torch.equal(objective.state_dict()[f"encoder.backbone.{name}"], value)
+    fresh = build.create_objective(recipe, num_classes=CLASSES, in_channels=1, pretrained="none")
+    name = "encoder.backbone.layers.0.weight"
+    assert not torch.equal(fresh.state_dict()[name], objective.state_dict()[name])
+    config = build.create_train_config(recipe)
+    assert config.optimizer == TimmOptimizer(
+        "lion", weight_decay=0.03, options={"betas": (0.8, 0.9)}
+    )
+    assert config.parameter_groups == ParameterGroups(
+        backbone_lr=0.1, neck_lr=0.5, head_lr=2.0, exclude_from_decay="norms_and_biases"
+    )
+    assert (config.precision, config.mixing) == ("fp16", CutMix(alpha=0.7, p=0.3))
+    decayed = build.create_train_config(_recipe("optimizer.layer_decay=0.7"))
+    assert decayed.parameter_groups == ParameterGroups(layer_decay=0.7)
+
+
+@pytest.mark.parametrize(("freeze", "trained"), [("backbone", 0), ("{stages: 2}", 2)])
+def test_frozen_parts_do_not_require_gradients(freeze: str, trained: int) -> None:
+    recipe = _recipe("model.backbone.name=resnet10t", f"model.freeze={freeze}")
+    objective = build.create_objective(recipe, num_classes=CLASSES, in_channels=1)
+    parameters = dict(objective.encoder.backbone.named_parameters())
+    names = {name.split(".")[0] for name, one in parameters.items() if one.requires_grad}
+    assert len(names) == trained
+    assert all(parameter.requires_grad for parameter in objective.head.parameters())
+
+
+def test_images_are_normalized_as_the_pretrained_model_expects(tmp_path: Path) -> None:
+    recipe = _recipe(
+        "data={source: synthetic, image_size: 32}",
+        "model.backbone={name: tf_efficientnet_lite0, pretrained: weights.safetensors}",
+    )
+    dataset = build.load_dataset(recipe)
+    half = (0.5, 0.5, 0.5)
+    assert build.channel_statistics(recipe, dataset) == (half, half)
+    assert build.channel_statistics(_recipe(), build.load_dataset(_recipe()))[0] != (0.5,)
 
 
 def test_checkpoint_keys_name_the_parts_of_the_encoder() -> None:

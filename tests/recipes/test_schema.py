@@ -138,6 +138,37 @@ def test_booleans_are_allowed_where_they_mean_something() -> None:
         ("digits-nonl", ["loss.min_temperature=0.1"], "loss: min_temperature has no effect"),
         ("digits-nonl", ["loss.learn_temperature=true"], "loss: learn_temperature needs"),
         ("digits-nonl", ["schedule.warmup_lr=0.1"], "schedule: warmup_lr has no effect"),
+        ("digits-nonl", ["checkpoint.patience=2"], "checkpoint: patience has no effect without"),
+        (
+            "digits-nonl",
+            ["loss.soft_negatives=excluded"],
+            "loss.soft_negatives has no effect without augmentation.mixing",
+        ),
+        (
+            "digits-nonl",
+            ["loss.soft_negatives=excluded", "loss.label_smoothing=0.1"],
+            "loss.soft_negatives must be weighted with label_smoothing",
+        ),
+        (
+            "digits-nonl",
+            ["loss.negatives=both", "loss.label_smoothing=0.1"],
+            "loss.negatives must be samples with label_smoothing, got both",
+        ),
+        (
+            "digits-normface",
+            ["loss.margin=0.1", "loss.label_smoothing=0.1"],
+            "loss.margin must be 0 with label_smoothing",
+        ),
+        (
+            "digits-nonl",
+            ["optimizer.weight_decay=0", "optimizer.exclude_from_decay=norms_and_biases"],
+            "optimizer: exclude_from_decay has no effect without weight_decay",
+        ),
+        (
+            "digits-nonl",
+            ["model.freeze=backbone", "optimizer.layer_decay=0.7"],
+            "optimizer.layer_decay has no effect with model.freeze backbone",
+        ),
     ],
 )
 def test_keys_without_effect_are_refused(recipe: str, overrides: list[str], message: str) -> None:
@@ -180,7 +211,7 @@ def test_keys_without_effect_are_refused(recipe: str, overrides: list[str], mess
         ),
         ("data.name=cifar10", "a recipe has no data.name; use data.source"),
         ("model.name=resnet50", "a recipe has no model.name; use model.backbone.name"),
-        ("model.pretrained=true", "has no model.pretrained; use model.backbone.pretrained"),
+        ("model.pretrained=true", "a recipe has no model.pretrained; use model.backbone.pre"),
         ("loss.zzz=1", "a recipe has no loss.zzz; the keys there are name, "),
         ("encoder.backbone=x", "a recipe has no encoder; use model"),
         ("loss.name=[1]", "loss.name must be one of"),
@@ -205,7 +236,13 @@ def test_keys_without_effect_are_refused(recipe: str, overrides: list[str], mess
         ("seed=100000000000000", "seed must be less than 2147483648, got 100000000000000"),
         ("training.batch_size=1", "training.batch_size must be at least 2, got 1"),
         ("training.ema_decay=1", "training.ema_decay must be less than 1, got 1"),
-        ("training.precision=fp8", "must be one of 'fp32', 'bf16', 'fp16', got 'fp8'"),
+        ("training.precision=fp8", "training.precision must be one of 'fp32', 'bf16', 'fp16', "),
+        ("loss.class_weights=even", "loss.class_weights must be one of 'balanced', 'effective', "),
+        ("model.freeze={stages: -1}", "model.freeze.stages must be at least 0, got -1"),
+        ("model.freeze=head", "model.freeze must be one of 'none', 'backbone', got 'head'"),
+        ("optimizer.name=lam", "optimizer.name must be one of sgd, adamw, "),
+        ("optimizer.lr_scale.body=1", "a recipe has no optimizer.lr_scale.body; the keys there"),
+        ("augmentation.mixup=0.2", "a recipe has no augmentation.mixup; use augmentation.mixing"),
         (
             "loss.name=mse",
             "loss.name must be one of ce, normface, ntce, nonl, etf-dr, scl, proto, got 'mse'",
@@ -331,3 +368,38 @@ def test_a_recipe_from_plain_values_equals_one_from_yaml() -> None:
     recipe = catalog.get_recipe("imagenet100-scl")
     assert validate(recipe.model_dump(mode="json")) == recipe
     assert TypeAdapter(Recipe).validate_python(recipe) == recipe
+
+
+MIXUP = "augmentation.mixing={name: mixup, alpha: 0.2}"
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("name", "override", "conflict"),
+    [
+        ("digits-scl", "loss.temperature=0.1", "loss scl"),
+        ("digits-proto", "loss.temperature=0.1", "loss proto"),
+        ("digits-normface", "loss.margin=0.1", "loss.margin"),
+        ("digits-nonl", "loss.negatives=both", "loss.negatives both"),
+    ],
+)
+def test_mixed_images_are_refused_where_a_sample_needs_one_class(
+    name: str, override: str, conflict: str
+) -> None:
+    views = ["augmentation.num_views=1"] if name.startswith(("digits-scl", "digits-proto")) else []
+    message = _error(name, override, MIXUP, *views)
+    assert message.startswith(f"augmentation.mixing must be null with {conflict}, which needs")
+
+
+def test_a_pretrained_model_sets_the_image_size() -> None:
+    text = """
+name: photos
+data: {source: folder, path: photos}
+model: {backbone: {name: tf_efficientnet_lite1, pretrained: weights.safetensors}}
+loss: {name: nonl}
+"""
+    assert recipe_from_yaml(text).augmentation.size == 240
+    assert recipe_from_yaml(f"{text}augmentation: {{size: 96}}\n").augmentation.size == 96
+    assert recipe_from_yaml(f"{text}augmentation: {{hflip: 0}}\n").augmentation.hflip == 0
+    scratch = text.replace(", pretrained: weights.safetensors", "")
+    assert recipe_from_yaml(scratch).augmentation.size == 32

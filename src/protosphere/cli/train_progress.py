@@ -44,7 +44,7 @@ class TrainProgress:
         self._has_terminal = console.is_terminal
         self._is_wide = console.width >= _WIDE
         self._bar.columns = tuple(self._columns())
-        self._task = self._bar.add_task("train", total=epochs, status="starting", more="")
+        self._task = self._bar.add_task("train", total=epochs, status="starting")
         self._evaluated = ""
         self._start: tuple[float, float] | None = None
 
@@ -58,7 +58,7 @@ class TrainProgress:
             TextColumn("left, {task.fields[status]}"),
         ]
         if self._is_wide:
-            columns += [TextColumn("{task.fields[more]}"), TimeElapsedColumn()]
+            columns.append(TimeElapsedColumn())
         return columns
 
     def __enter__(self) -> Self:
@@ -89,12 +89,10 @@ class TrainProgress:
             if not self._has_terminal:
                 numbers += [speed, *self._time_left(now.epoch)]
             echo(f"epoch {now.epoch:.0f}/{self.epochs}: {', '.join(numbers)}")
-        self._bar.update(
-            self._task,
-            completed=now.epoch,
-            status=f"loss {now.loss:.4f}, {speed}",
-            more=f"step {now.step:,}, lr {now.lr:.3g}{self._evaluated}",
-        )
+        status = f"loss {now.loss:.4f}, {speed}"
+        if self._is_wide:
+            status += f", step {now.step:,}, lr {now.lr:.3g}{self._evaluated}"
+        self._bar.update(self._task, completed=now.epoch, status=status)
 
     def _describe(self, event: "Event") -> list[str]:
         metrics = event.metrics or {}

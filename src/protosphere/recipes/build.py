@@ -32,8 +32,16 @@ from protosphere.recipes.schema.sections import (
     SGDSettings,
     TimmOptimizerSettings,
 )
-from protosphere.training import SGD, AdamW, Objective, Schedule, TrainConfig
-from protosphere.training.config import OptimizerConfig
+from protosphere.training import (
+    SGD,
+    AdamW,
+    Objective,
+    OptimizerConfig,
+    ParameterGroups,
+    Schedule,
+    TimmOptimizer,
+    TrainConfig,
+)
 
 EvaluationSplit = Literal["test", "validation"]
 _WARMUP_LR = 0.01
@@ -309,30 +317,23 @@ def create_train_config(
         ema_decay=training.ema_decay,
         precision=training.precision,
         compile=compiled,
-        **_T(recipe),
+        mixing=recipe.augmentation.mixing,
+        parameter_groups=_create_parameter_groups(optimizer),
         seed=recipe.seed,
         report_every=report_every,
     )
 
 
-def _T(recipe):
-    options = {}
-    if recipe.augmentation.mixing is not None:
-        options["mixing"] = recipe.augmentation.mixing
-    o = recipe.optimizer
-    try:
-        from protosphere.training import ParameterGroups
-
-        options["parameter_groups"] = ParameterGroups(
-            backbone_lr=o.lr_scale.backbone,
-            neck_lr=o.lr_scale.neck,
-            head_lr=o.lr_scale.head,
-            layer_decay=o.layer_decay,
-            exclude_from_decay=o.exclude_from_decay,
-        )
-    except ImportError:
-        pass
-    return options
+def _create_parameter_groups(
+    settings: SGDSettings | AdamWSettings | TimmOptimizerSettings,
+) -> ParameterGroups:
+    return ParameterGroups(
+        backbone_lr=settings.lr_scale.backbone,
+        neck_lr=settings.lr_scale.neck,
+        head_lr=settings.lr_scale.head,
+        layer_decay=settings.layer_decay,
+        exclude_from_decay=settings.exclude_from_decay,
+    )
 
 
 def _create_optimizer(
@@ -342,8 +343,6 @@ def _create_optimizer(
         return SGD(momentum=settings.momentum, weight_decay=settings.weight_decay)
     if isinstance(settings, AdamWSettings):
         return AdamW(betas=settings.betas, weight_decay=settings.weight_decay)
-    from protosphere.training import TimmOptimizer
-
     return TimmOptimizer(
         settings.name, weight_decay=settings.weight_decay, options=settings.options
     )
@@ -385,4 +384,6 @@ def create_probe_config(recipe: Recipe, *, device: torch.device | str = "cpu") -
         grad_accum_steps=1,
         grad_clip=None,
         ema_decay=None,
+        mixing=None,
+        parameter_groups=ParameterGroups(),
     )

@@ -200,7 +200,9 @@ class NONLSettings(_CosineHeadSettings, _SmoothingSettings):
     @model_validator(mode="after")
     def _check_soft_labels(self) -> "NONLSettings":
         if self.label_smoothing and self.negatives != "samples":
-            raise ValueError(f"negatives must be samples with label_smoothing, got {self.negatives}")
+            raise ValueError(
+                f"negatives must be samples with label_smoothing, got {self.negatives}"
+            )
         if self.label_smoothing and self.soft_negatives == "excluded":
             raise ValueError(
                 "soft_negatives must be weighted with label_smoothing, which gives every sample "
@@ -296,18 +298,12 @@ def _mean_head(settings: _TemperatureSettings, dim: int, num_classes: int) -> He
     return MeanClassifier(dim, num_classes, temperature=settings.temperature)
 
 
-def _T(c):
-    import inspect
-    names = set(inspect.signature(c).parameters)
-    return lambda **o: c(**{k: v for k, v in o.items() if k in names})
-
-
 LOSSES: dict[str, LossEntry[Any]] = {
     "ce": LossEntry(
         CESettings,
         "cross-entropy",
         head=_linear_head,
-        loss=lambda s: _T(CrossEntropyLoss)(
+        loss=lambda s: CrossEntropyLoss(
             label_smoothing=s.label_smoothing,
             logit_adjustment=s.adjustment_tensor(),
             class_weights=s.weight_tensor(),
@@ -318,7 +314,7 @@ LOSSES: dict[str, LossEntry[Any]] = {
         NormFaceSettings,
         "NormFace",
         head=_cosine_head,
-        loss=lambda s: _T(NormFaceLoss)(
+        loss=lambda s: NormFaceLoss(
             margin=s.margin,
             margin_kind=s.margin_kind or "cosine",
             label_smoothing=s.label_smoothing,
@@ -331,7 +327,7 @@ LOSSES: dict[str, LossEntry[Any]] = {
         NTCESettings,
         "NTCE",
         head=_cosine_head,
-        loss=lambda s: _T(NTCELoss)(
+        loss=lambda s: NTCELoss(
             label_smoothing=s.label_smoothing, class_weights=s.weight_tensor(), form=s.form
         ),
     ),
@@ -339,7 +335,7 @@ LOSSES: dict[str, LossEntry[Any]] = {
         NONLSettings,
         "NONL",
         head=_cosine_head,
-        loss=lambda s: _T(NONLLoss)(
+        loss=lambda s: NONLLoss(
             negatives=s.negatives,
             soft_negatives=s.soft_negatives,
             label_smoothing=s.label_smoothing,
@@ -351,7 +347,7 @@ LOSSES: dict[str, LossEntry[Any]] = {
         DotRegressionSettings,
         "ETF + DR",
         head=_fixed_head,
-        loss=lambda s: _T(DotRegressionLoss)(
+        loss=lambda s: DotRegressionLoss(
             label_smoothing=s.label_smoothing, class_weights=s.weight_tensor()
         ),
     ),

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from protosphere.data.augmentation import AugmentationPolicy
 from protosphere.encoders.pretrained import input_config
 from protosphere.recipes.datasets import DATASETS, DataSettings
-from protosphere.recipes.registry import LOSSES, LossSettings, NONLSettings
+from protosphere.recipes.registry import LOSSES, LossSettings
 from protosphere.recipes.schema.sections import (
     CheckpointSettings,
     CosineSchedule,
@@ -82,9 +82,9 @@ class Recipe(Section):
                 f"augmentation.mixing must be null with {conflict}, which needs one class per "
                 f"image, got {mixing.name}"
             )
-        if isinstance(self.loss, NONLSettings) and mixing is None:
-            if self.loss.soft_negatives != "weighted":
-                raise ValueError("loss.soft_negatives has no effect without augmentation.mixing")
+        soft_negatives = getattr(self.loss, "soft_negatives", "weighted")
+        if mixing is None and soft_negatives != "weighted":
+            raise ValueError("loss.soft_negatives has no effect without augmentation.mixing")
         if self.checkpoint.monitor is not None and self.split != "validation":
             raise ValueError(
                 f"checkpoint.monitor needs validation images, because choosing a checkpoint on "
