@@ -25,7 +25,14 @@ from protosphere.data.feature_files import (
     read_features,
     write_features,
 )
+from protosphere.data.folder_memory import MemoryImages, fits_in_memory, load_into_memory
+from protosphere.data.folder_summary import FolderSummary, summarize_folder
 from protosphere.data.folders import ImageFiles, load_folder
+from protosphere.data.imbalance import (
+    balanced_class_weights,
+    class_counts,
+    effective_class_weights,
+)
 from protosphere.data.loaders import FeatureLoader, FolderLoader, Loader, MemoryLoader
 from protosphere.data.mixing import CutMix, MixedImages, Mixup, MixupOrCutMix, mix_images
 
@@ -40,10 +47,12 @@ __all__ = [
     "FeatureFileError",
     "FeatureLoader",
     "FolderLoader",
+    "FolderSummary",
     "ImageDataset",
     "ImageFiles",
     "ImageSet",
     "Loader",
+    "MemoryImages",
     "MemoryLoader",
     "MixedImages",
     "Mixup",
@@ -51,13 +60,19 @@ __all__ = [
     "PaddedCrop",
     "RandomResizedCrop",
     "Split",
+    "balanced_class_weights",
+    "class_counts",
+    "effective_class_weights",
+    "fits_in_memory",
     "load_arrays",
     "load_digits",
     "load_folder",
+    "load_into_memory",
     "load_synthetic",
     "load_torchvision",
     "mix_images",
     "read_features",
     "split_validation",
+    "summarize_folder",
     "write_features",
 ]
