@@ -224,7 +224,8 @@ def test_the_state_of_a_checkpoint_has_its_documented_entries(loader: MemoryLoad
         "batch_size": 16,
     }
     assert state.keys() == {
-        "optimizer", "optimizer_name", "ema", "losses", "num_samples", "batch_size"
+        "optimizer", "optimizer_name", "parameter_groups", "ema", "losses", "num_samples",
+        "batch_size",
     }  # fmt: skip
     assert len(first.checkpoint()[1]["losses"]) == 2
     assert len(state["losses"]) == 0

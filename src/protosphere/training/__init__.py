@@ -1,9 +1,11 @@
 """Training: objective, settings, learning rate schedules and the training loop."""
 
-from protosphere.training.config import SGD, AdamW, TrainConfig
+from protosphere.training.config import TrainConfig
 from protosphere.training.ema import ExponentialMovingAverage
 from protosphere.training.loop import Progress, TrainingError, train
 from protosphere.training.objective import Objective
+from protosphere.training.optimizers import SGD, AdamW, OptimizerConfig, TimmOptimizer
+from protosphere.training.parameter_groups import ParameterGroups
 from protosphere.training.schedules import Schedule
 
 __all__ = [
@@ -11,8 +13,11 @@ __all__ = [
     "AdamW",
     "ExponentialMovingAverage",
     "Objective",
+    "OptimizerConfig",
+    "ParameterGroups",
     "Progress",
     "Schedule",
+    "TimmOptimizer",
     "TrainConfig",
     "TrainingError",
     "train",

@@ -11,7 +11,8 @@ class ExponentialMovingAverage:
     """Exponential moving average of the weights of a module.
 
     θ̄ ← d θ̄ + (1 − d) θ after each step, with d = min(decay, (1 + t)/(10 + t)) after t steps, for
-    all floating-point entries of the state dict, running statistics included.
+    all floating-point entries of the state dict, running statistics included. Frozen parts, whose
+    parameters do not require gradients, are left out: their average is what they are.
 
     ``torch.optim.swa_utils`` reads the number of steps from the device at every update. Here the
     decay of a step is a tensor that is filled before the step, so that the update can be part of a
@@ -38,13 +39,14 @@ class ExponentialMovingAverage:
         if not 0 < decay < 1:
             raise ValueError(f"decay must be between 0 and 1, got {decay}")
         self._decay = decay
+        state, frozen = module.state_dict(), _frozen_entries(module)
         self._weights = {
             name: value.detach()
-            for name, value in module.state_dict().items()
-            if value.is_floating_point()
+            for name, value in state.items()
+            if value.is_floating_point() and name not in frozen
         }
         self._averages = {name: value.clone() for name, value in self._weights.items()}
-        device = next(iter(self._weights.values())).device
+        device = next(iter(state.values())).device
         self._new_fraction = torch.zeros((), device=device)  # 1 − d of the next update.
 
     def set_step(self, step: int) -> None:
@@ -76,7 +78,7 @@ class ExponentialMovingAverage:
             self._swap()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the averaged weights by name."""
+        """Return the averaged weights by name, without those of frozen parts."""
         return dict(self._averages)
 
     @torch.no_grad()
@@ -98,3 +100,14 @@ class ExponentialMovingAverage:
             held = weight.clone()
             weight.copy_(self._averages[name])
             self._averages[name].copy_(held)
+
+
+def _frozen_entries(module: nn.Module) -> set[str]:
+    """Return the entries of the state dict that belong to frozen parts."""
+    entries = {name for name, value in module.named_parameters() if not value.requires_grad}
+    for name, part in module.named_modules():
+        required = [parameter.requires_grad for parameter in part.parameters()]
+        if required and not any(required):
+            prefix = f"{name}." if name else ""
+            entries.update(f"{prefix}{key}" for key in part.state_dict())
+    return entries

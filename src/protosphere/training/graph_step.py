@@ -23,8 +23,9 @@ class GraphStep:
 
     The graph contains the whole step: selecting and augmenting the batch, forward, backward, update
     and moving average. The step of a small network is hundreds of kernels of a few microseconds
-    each, which Python could not launch as fast as they run. The first three steps run without the
-    graph and count like any other. See :class:`~protosphere.training.step.Step` for the methods.
+    each, which Python could not launch as fast as they run. An optimizer that cannot be captured
+    runs after the graph, with the moving average. The first three steps run without the graph and
+    count like any other. See :class:`~protosphere.training.step.Step` for the methods.
 
     Args:
         objective: Module to train, on the device of the loader, a GPU; it is converted to
@@ -46,6 +47,11 @@ class GraphStep:
         """The moving average of the weights, if the run has one."""
         return self._eager.ema
 
+    @property
+    def loss_scale(self) -> float | None:
+        """The loss scale of float16; see :attr:`Step.loss_scale`."""
+        return self._eager.loss_scale
+
     def __call__(self, batch: tuple[Tensor, ...], *, step: int, lr: float) -> Tensor:
         """Do one training step; see :meth:`Step.__call__`."""
         self._eager.prepare(step=step, lr=lr)
@@ -58,6 +64,8 @@ class GraphStep:
             static.copy_(given, non_blocking=True)
         assert self._graph is not None
         self._graph.replay()
+        if not self._eager.captures_optimizer:
+            self._eager.apply_gradients()
         return self._output
 
     def state_dict(self) -> dict[str, Any]:
@@ -85,7 +93,10 @@ class GraphStep:
         graph = torch.cuda.CUDAGraph()
         # Other threads, such as those that load images, may use the GPU during the capture.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"), _algorithm_selection():
-            self._output = self._eager.update(self._inputs)
+            if self._eager.captures_optimizer:
+                self._output = self._eager.update(self._inputs)
+            else:
+                self._output = self._eager.compute_gradients(self._inputs)
         self._graph = graph
 
 

@@ -13,12 +13,15 @@ from protosphere.runs.checkpoints import Checkpoint
 from protosphere.training.config import TrainConfig
 from protosphere.training.graph_step import GraphStep
 from protosphere.training.objective import Objective
+from protosphere.training.parameter_groups import ParameterGroup
 from protosphere.training.schedules import Schedule
 from protosphere.training.step import EagerStep, Step
 
 # Far above any loss of a network that learns: ln K for a guess, at most 2/temperature more for
 # normalized losses.
 _MAX_LOSS = 1e5
+# Below it, some thirty steps in a row were skipped because of gradients that are not finite.
+_MIN_LOSS_SCALE = 1e-4
 
 
 class TrainingError(RuntimeError):
@@ -81,7 +84,8 @@ def train(
 
     Raises:
         TrainingError: The loss or a weight is not finite or the loss exploded; or the checkpoint is
-            of another model, dataset, batch size or optimizer.
+            of another model, dataset, batch size, optimizer or other parameter groups.
+        ValueError: The parameter groups do not fit the objective.
     """
     steps_per_epoch = num_batches(len(loader), config.batch_size)
     losses = torch.zeros(steps_per_epoch, device=loader.device)
@@ -106,6 +110,7 @@ def train(
             if not (at_end or stopping or is_due):
                 continue
             loss = _mean_loss(losses[: index + 1].cpu(), done, steps_per_epoch, config.schedule)
+            _check_loss_scale(take_step.loss_scale, done)
             if at_end or stopping:
                 _check_finite(objective.state_dict(), done, lr)
             speed = throughput.measure(done, whole_epoch=at_end) * samples_per_step
@@ -197,6 +202,7 @@ def _restore(
             f"the checkpoint of step {checkpoint.step} must have an average of the weights if and "
             "only if ema_decay is given"
         )
+    _check_state(checkpoint, take_step, objective)
     try:
         objective.load_state_dict(checkpoint.weights)
         take_step.load_state_dict(checkpoint.state)
@@ -205,6 +211,33 @@ def _restore(
         raise TrainingError(
             f"the checkpoint of step {checkpoint.step} does not fit this model"
         ) from None
+
+
+def _check_state(checkpoint: Checkpoint, take_step: Step, objective: Objective) -> None:
+    """Raise TrainingError if the state is of other parameter groups or another precision."""
+    # Earlier versions had one group of all parameters.
+    names = [name for name, _ in objective.named_parameters()]
+    single = [ParameterGroup(names, [], 1.0, has_weight_decay=True).description()]
+    own = take_step.state_dict()
+    if checkpoint.state.setdefault("parameter_groups", single) != own["parameter_groups"]:
+        raise TrainingError(
+            f"frozen parts and parameter groups must be as in the checkpoint of step "
+            f"{checkpoint.step}"
+        )
+    if ("loss_scale" in checkpoint.state) != ("loss_scale" in own):
+        raise TrainingError(
+            f"the checkpoint of step {checkpoint.step} must have a loss scale if and only if "
+            "precision is fp16"
+        )
+
+
+def _check_loss_scale(loss_scale: float | None, done: int) -> None:
+    """Raise TrainingError if the loss scale of float16 has fallen too far."""
+    if loss_scale is not None and loss_scale < _MIN_LOSS_SCALE:
+        raise TrainingError(
+            f"gradients must be finite, but in fp16 they are not even with a loss scale of "
+            f"{loss_scale:.1g} at step {done}; use bf16 or fp32"
+        )
 
 
 def _mean_loss(losses: Tensor, done: int, steps_per_epoch: int, schedule: Schedule) -> float:

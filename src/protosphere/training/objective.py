@@ -7,6 +7,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from protosphere.classifiers.protocol import Head
+from protosphere.losses import MixedLabels
 
 Loss: TypeAlias = Callable[..., Tensor]
 
@@ -40,13 +41,15 @@ class Objective(nn.Module):
         self.loss = loss
 
     def forward(
-        self, images: Float[Tensor, "samples ..."], labels: Integer[Tensor, "samples"]
+        self,
+        images: Float[Tensor, "samples ..."],
+        labels: Integer[Tensor, "samples"] | MixedLabels,
     ) -> Float[Tensor, ""]:
         """Return the loss of a batch.
 
         Args:
             images: Batch of images, augmented and normalized.
-            labels: Class index of each image.
+            labels: Class index of each image, or the labels of mixed images.
 
         Returns:
             The loss, a scalar.

@@ -6,9 +6,14 @@ import torch
 from torch import Tensor
 
 from protosphere.data.loaders import Loader, derive_seed
+from protosphere.data.mixing import mix_images
+from protosphere.losses import MixedLabels
 from protosphere.training.config import TrainConfig
 from protosphere.training.ema import ExponentialMovingAverage
+from protosphere.training.loss_scaling import LossScaler
 from protosphere.training.objective import Objective
+
+_AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @runtime_checkable
@@ -18,6 +23,11 @@ class Step(Protocol):
     @property
     def ema(self) -> ExponentialMovingAverage | None:
         """The moving average of the weights, if the run has one."""
+        ...
+
+    @property
+    def loss_scale(self) -> float | None:
+        """The loss scale of float16, None in other precisions; it waits for the device."""
         ...
 
     def __call__(self, batch: tuple[Tensor, ...], *, step: int, lr: float) -> Tensor:
@@ -54,15 +64,21 @@ class Step(Protocol):
 class EagerStep:
     """A training step without a CUDA graph; see :class:`Step` for its methods.
 
-    The two halves of a step are public, because :class:`~protosphere.training.graph_step.GraphStep`
-    captures the second one.
+    The parts of a step are public, because :class:`~protosphere.training.graph_step.GraphStep`
+    captures :meth:`update`, or only :meth:`compute_gradients`.
 
     Args:
         objective: Module to train, on the device of the loader.
         loader: Loader of the training images.
         config: Settings of the run.
-        for_graph: Whether :meth:`update` must be capturable in a CUDA graph: learning rate in a
-            tensor, capturable optimizer, channels-last layout.
+        for_graph: Whether a step must be capturable in a CUDA graph: channels-last layout and, if
+            the optimizer can be captured, learning rates in tensors.
+
+    Attributes:
+        captures_optimizer: Whether :meth:`apply_gradients` is capturable too.
+
+    Raises:
+        ValueError: The parameter groups do not fit the objective.
     """
 
     def __init__(
@@ -75,16 +91,33 @@ class EagerStep:
     ) -> None:
         self.objective, self.loader, self.config = objective, loader, config
         self.device = loader.device
+        self.captures_optimizer = for_graph and config.optimizer.is_capturable
         self._channels_last = for_graph
         if for_graph:
             objective.to(memory_format=torch.channels_last)
+        self._groups = config.parameter_groups.split(objective)
+        self._last_lr = config.schedule.at_epoch(0)
         # A graph would keep a number forever; a tensor can be filled with the next one.
-        first = config.schedule.at_epoch(0)
-        self._lr = torch.tensor(first, device=self.device) if for_graph else first
-        self._last_lr = first
+        self._lr_tensors = [
+            torch.tensor(self._last_lr * group.lr_scale, device=self.device)
+            for group in self._groups
+            if self.captures_optimizer
+        ]
         self.optimizer = config.optimizer.create(
-            list(objective.parameters()), self._lr, capturable=for_graph
+            [
+                {"params": group.parameters}
+                | ({} if group.has_weight_decay else {"weight_decay": 0.0})
+                for group in self._groups
+            ],
+            self._lr_tensors[0] if self.captures_optimizer else self._last_lr,
+            capturable=self.captures_optimizer,
         )
+        self._write_lr()
+        self._group_settings = [_settings(group) for group in self.optimizer.param_groups]
+        self._scaler = LossScaler(self.device) if config.precision == "fp16" else None
+        if self._scaler is not None and self.captures_optimizer:
+            # The fused optimizers of torch read this tensor and skip the step if it is 1.
+            self.optimizer.found_inf = self._scaler.found_inf  # type: ignore[attr-defined]
         self._ema = (
             None
             if config.ema_decay is None
@@ -101,6 +134,11 @@ class EagerStep:
         """The moving average of the weights, if the run has one."""
         return self._ema
 
+    @property
+    def loss_scale(self) -> float | None:
+        """The loss scale of float16; see :attr:`Step.loss_scale`."""
+        return None if self._scaler is None else self._scaler.current
+
     def __call__(self, batch: tuple[Tensor, ...], *, step: int, lr: float) -> Tensor:
         """Do one training step; see :meth:`Step.__call__`."""
         self.prepare(step=step, lr=lr)
@@ -114,21 +152,36 @@ class EagerStep:
             lr: Learning rate.
         """
         self._seed(derive_seed("step", self.config.seed, step))
-        self._set_lr(lr)
+        if lr != self._last_lr:
+            self._last_lr = lr
+            self._write_lr()
         if self._ema is not None:
             self._ema.set_step(step)
 
     def update(self, batch: tuple[Tensor, ...]) -> Tensor:
         """Compute the loss and update the weights.
 
-        A CUDA graph may capture this: nothing waits for the device, and no shape depends on a
-        value.
+        A CUDA graph may capture this if the optimizer is capturable: nothing waits for the device,
+        and no shape depends on a value.
 
         Args:
             batch: A batch of :meth:`Loader.batches`.
 
         Returns:
             The loss before the update.
+        """
+        loss = self.compute_gradients(batch)
+        self.apply_gradients()
+        return loss
+
+    def compute_gradients(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """Compute the loss and its gradients, unscaled and clipped; a CUDA graph may capture this.
+
+        Args:
+            batch: A batch of :meth:`Loader.batches`.
+
+        Returns:
+            The loss.
         """
         num_parts = self.config.grad_accum_steps
         losses = []
@@ -137,22 +190,50 @@ class EagerStep:
             loss = self._loss(*part)
             if num_parts > 1:
                 loss = loss * (len(part[0]) / len(batch[0]))
-            loss.backward()
+            (loss if self._scaler is None else self._scaler.scale(loss)).backward()
             losses.append(loss.detach())
+        parameters = [parameter for group in self._groups for parameter in group.parameters]
+        if self._scaler is not None:
+            self._scaler.unscale([p.grad for p in parameters if p.grad is not None])
         if self.config.grad_clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.objective.parameters(), self.config.grad_clip)
-        self.optimizer.step()
+            torch.nn.utils.clip_grad_norm_(parameters, self.config.grad_clip)
+        return losses[0] if num_parts == 1 else torch.stack(losses).sum()
+
+    def apply_gradients(self) -> None:
+        """Update the weights, unless gradients of float16 overflowed, and their average."""
+        # A captured optimizer skips the step itself; asking here would wait for the device.
+        if self._scaler is None or self.captures_optimizer or not bool(self._scaler.found_inf):
+            self.optimizer.step()
+        if self._scaler is not None:
+            self._scaler.update()
         if self._ema is not None:
             self._ema.update()
-        return losses[0] if num_parts == 1 else torch.stack(losses).sum()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what resuming needs besides the weights; see :meth:`Step.state_dict`."""
-        state = {
-            "optimizer": self.optimizer.state_dict()["state"],
+        optimizer = self.optimizer.state_dict()
+        state: dict[str, Any] = {
+            "optimizer": optimizer.pop("state"),
             "optimizer_name": self.config.optimizer.name,
+            "parameter_groups": [group.description() for group in self._groups],
         }
-        return state if self._ema is None else state | {"ema": self._ema.state_dict()}
+        changed = [
+            {name: value for name, value in _settings(group).items() if name not in initial}
+            | {name: group[name] for name, value in initial.items() if group[name] is not value}
+            for group, initial in zip(
+                self.optimizer.param_groups, self._group_settings, strict=True
+            )
+        ]
+        if any(changed):  # Some optimizers count their steps there.
+            state["optimizer_groups"] = changed
+        del optimizer["param_groups"]
+        if optimizer:  # And some have more, such as a random state.
+            state["optimizer_extra"] = optimizer
+        if self._scaler is not None:
+            state["loss_scale"] = self._scaler.state_dict()
+        if self._ema is not None:
+            state["ema"] = self._ema.state_dict()
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state; see :meth:`Step.load_state_dict`."""
@@ -161,40 +242,65 @@ class EagerStep:
                 f"the state must be of the optimizer {self.config.optimizer.name}, "
                 f"got {state['optimizer_name']}"
             )
+        if state["parameter_groups"] != [group.description() for group in self._groups]:
+            raise ValueError("the state must be of the same parameter groups")
         groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
-        for group in self.optimizer.param_groups:
-            group["lr"] = self._lr  # Loading has replaced the tensor by a copy.
-        for parameter, entries in self.optimizer.state.items():
+        for group, changed in zip(groups, state.get("optimizer_groups", []), strict=False):
+            group.update(changed)
+        extra = state.get("optimizer_extra", {})
+        self.optimizer.load_state_dict(
+            {"state": state["optimizer"], "param_groups": groups} | extra
+        )
+        self._write_lr()  # Loading has replaced the tensors by copies.
+        parameters = [p for group in self._groups for p in group.parameters]
+        for index, entries in self.optimizer.state_dict()["state"].items():
             for name, value in entries.items():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                saved, parameter = state["optimizer"][index][name], parameters[index]
+                if not isinstance(value, Tensor) or name == "step":
+                    continue
+                # torch has converted it to the type of the parameter.
+                entries[name] = value.to(saved.dtype).copy_(saved)
+                if value.shape == parameter.shape:
                     # The memory layout must be that of the parameter on this device.
-                    entries[name] = torch.empty_like(parameter).copy_(value)
+                    entries[name] = torch.empty_like(parameter, dtype=saved.dtype).copy_(saved)
+        if self._scaler is not None:
+            self._scaler.load_state_dict(state["loss_scale"])
         if self._ema is not None:
             self._ema.load_state_dict(state["ema"])
 
     def _compute_loss(self, *batch: Tensor) -> Tensor:
         images, labels = self.loader.prepare(*batch)
+        targets: Tensor | MixedLabels = labels
+        if self.config.mixing is not None:
+            images, weights = mix_images(images, self.config.mixing)
+            targets = MixedLabels(labels, labels.roll(1), weights)
         if self._channels_last and images.ndim == 4:  # Precomputed features have two dimensions.
             images = images.contiguous(memory_format=torch.channels_last)
+        precision = self.config.precision
         with torch.autocast(
-            self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"
+            self.device.type,
+            _AUTOCAST_TYPES.get(precision, torch.bfloat16),
+            enabled=precision in _AUTOCAST_TYPES,
         ):
-            loss: Tensor = self.objective(images, labels)
+            loss: Tensor = self.objective(images, targets)
         return loss
 
     def _seed(self, seed: int) -> None:
         if self.device.type == "cuda":
             torch.cuda.default_generators[self.device.index or 0].manual_seed(seed)
         else:
-            torch.manual_seed(seed)
+            torch.manual_seed(seed)  # Of the CPU and, if there is one, of MPS.
 
-    def _set_lr(self, lr: float) -> None:
-        if lr == self._last_lr:
-            return
-        self._last_lr = lr
-        if isinstance(self._lr, Tensor):
-            self._lr.fill_(lr)
-        else:
-            for group in self.optimizer.param_groups:
+    def _write_lr(self) -> None:
+        """Write the learning rate of each group."""
+        for index, group in enumerate(self.optimizer.param_groups):
+            lr = self._last_lr * self._groups[index].lr_scale
+            if self.captures_optimizer:
+                group["lr"] = self._lr_tensors[index].fill_(lr)
+            else:
                 group["lr"] = lr
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a parameter group of an optimizer besides the learning rate."""
+    return {name: value for name, value in group.items() if name not in ("params", "lr")}
