@@ -74,7 +74,18 @@ def test_evaluate_and_measure_print_no_control_characters(
 
 def test_json_keeps_the_names_as_they_are(run: Path) -> None:
     record = json.loads(run_command("evaluate", run, "--device", "cpu", "--json"))
-    assert {one["class"] for one in record["weakest_classes"]} == {EVIL, FORMULA}
+    (pair, *_) = record["confused_pairs"]
+    assert {pair["class"], pair["predicted"]} == {EVIL, FORMULA}
+
+
+def test_csv_of_the_classes_has_no_control_characters_and_no_formulas(
+    run: Path, tmp_path: Path
+) -> None:
+    run_command("evaluate", run, "--device", "cpu", "--csv", tmp_path / "classes.csv")
+    text = (tmp_path / "classes.csv").read_text(encoding="utf-8")
+    assert _is_safe(text)
+    names = {row["class"] for row in csv.DictReader(io.StringIO(text))}
+    assert names == {ESCAPED, f"'{FORMULA}"}
 
 
 def test_predict_prints_no_control_characters_and_no_formulas(run: Path, folder: Path) -> None:

@@ -1,6 +1,8 @@
 """``protosphere evaluate``: the metrics of training again, weakest classes, other classifiers."""
 
+import csv
 import json
+import operator
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from protosphere.cli.evaluate import Probe
+from protosphere.cli.evaluate_text import print_evaluation
 from protosphere.evaluation.probes import PROBES
 from protosphere.runs import RunFolder
 from support.commands import invoke, refusal, run_command, set_options
@@ -51,19 +54,136 @@ def test_the_metrics_are_those_of_training(runs: Path, loss: str) -> None:
 def test_the_weakest_classes_come_first(runs: Path, loss: str) -> None:
     weakest = _evaluate(runs / loss)["weakest_classes"]
     accuracies = [record["accuracy"] for record in weakest]
-    assert len(accuracies) == 5
+    assert 0 < len(accuracies) <= 5
     assert accuracies == sorted(accuracies)
     for record in weakest:
         num_wrong = round((1 - record["accuracy"]) * record["num_samples"])
-        assert record["num_confused"] <= num_wrong
-        assert (record["confused_with"] is None) == (record["num_confused"] == 0)
+        assert 0 < record["num_confused"] <= num_wrong
+        assert record["confused_with"] not in (None, record["class"])
 
 
-def test_the_text_has_accuracy_metrics_and_weakest_classes(runs: Path) -> None:
+def test_json_has_calibration_verdicts_and_confused_pairs(runs: Path) -> None:
+    record = _evaluate(runs / "nonl")
+    assert list(record["metrics"])[:7] == [
+        "accuracy",
+        "balanced_accuracy",
+        "loss",
+        "ece",
+        "adaptive_ece",
+        "nearest_mean_accuracy",
+        "train_accuracy",
+    ]
+    assert [one["condition"] for one in record["verdicts"]] == ["NC1", "NC2", "NC3", "NC4"]
+    assert "not measured" not in {one["answer"] for one in record["verdicts"]}
+    pairs = record["confused_pairs"]
+    assert 0 < len(pairs) <= 5
+    assert set(pairs[0]) == {"class", "predicted", "num_confused", "num_samples"}
+    largest = max(one["num_confused"] for one in record["weakest_classes"])
+    assert pairs[0]["num_confused"] >= largest
+
+
+def test_the_text_has_accuracies_verdicts_and_weakest_classes(runs: Path) -> None:
     record, text = _evaluate(runs / "ce"), run_command("evaluate", runs / "ce", "--device", "cpu")
-    assert f"test accuracy               {100 * record['metrics']['accuracy']:6.2f} %" in text
-    assert f"nc1_ratio                   {record['metrics']['nc1_ratio']:9.4g}" in text
-    assert f"Weakest classes: {record['weakest_classes'][0]['class']} " in text
+    metrics, weakest, pair = (
+        record["metrics"],
+        record["weakest_classes"][0],
+        record["confused_pairs"][0],
+    )
+    for label, name in (
+        ("test accuracy", "accuracy"),
+        ("balanced accuracy", "balanced_accuracy"),
+        ("calibration error (ECE)", "ece"),
+        ("nearest-class-mean accuracy", "nearest_mean_accuracy"),
+        ("training accuracy", "train_accuracy"),
+    ):
+        assert f"  {label:28}{100 * metrics[name]:6.2f} %\n" in text
+    assert f"  {'loss (cross-entropy)':28}{metrics['loss']:8.4f}\n" in text
+    words = " ".join(text.split())
+    for verdict in record["verdicts"]:
+        assert f"{verdict['condition']} {verdict['answer']} {verdict['question']}" in words
+        assert verdict["explanation"][1:] in words
+    assert f"Weakest classes\n  {weakest['class']}  {100 * weakest['accuracy']:5.1f} % of" in text
+    assert (
+        f"Most confused pairs, true → predicted\n  {pair['class']} → {pair['predicted']}  "
+        f"{pair['num_confused']} of {pair['num_samples']} images\n"
+    ) in text
+    num_others = len(metrics) - 6
+    assert text.endswith(f"\n{num_others} other metrics with --all\n")
+    assert "nc1_ratio" not in text
+
+
+def test_all_metrics_are_shown_on_request(runs: Path) -> None:
+    metrics = _evaluate(runs / "ce")["metrics"]
+    text = run_command("evaluate", runs / "ce", "--device", "cpu", "--all")
+    others = [name for name in metrics if f"  {name:28}{metrics[name]:9.4g}\n" in text]
+    assert len(others) == len(metrics) - 6
+    assert "--all" not in text
+
+
+def test_a_run_without_errors_lists_no_class(capsys: pytest.CaptureFixture[str]) -> None:
+    record = {
+        "recipe": "digits-ce",
+        "step": 1,
+        "split": "test",
+        "metrics": {"accuracy": 1.0},
+        "verdicts": [],
+        "weakest_classes": [],
+        "confused_pairs": [],
+    }
+    print_evaluation(record, which="main")
+    assert "Every class is classified without an error\n" in capsys.readouterr().out
+
+
+def test_classes_are_written_as_csv(runs: Path, tmp_path: Path) -> None:
+    path = tmp_path / "classes.csv"
+    result = invoke("evaluate", runs / "ce", "--device", "cpu", "--json", "--csv", path)
+    assert result.stderr == f"Wrote the results of 10 classes to {path}\n"
+    assert list(tmp_path.iterdir()) == [path]
+    record = json.loads(result.stdout)
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert list(rows[0]) == [
+        "class",
+        "images",
+        "accuracy",
+        "most_confused_with",
+        "count",
+        "mean_confidence",
+    ]
+    assert [row["class"] for row in rows] == [str(digit) for digit in range(10)]
+    images = [int(row["images"]) for row in rows]
+    accuracies = [float(row["accuracy"]) for row in rows]
+    confidences = [float(row["mean_confidence"]) for row in rows]
+    assert sum(accuracies) / 10 == pytest.approx(record["metrics"]["balanced_accuracy"], abs=1e-5)
+    correct = sum(map(operator.mul, images, accuracies))
+    assert correct / sum(images) == pytest.approx(record["metrics"]["accuracy"], abs=1e-5)
+    # The calibration error is at least the difference of the means.
+    mean = sum(map(operator.mul, images, confidences)) / sum(images)
+    assert record["metrics"]["ece"] >= abs(mean - record["metrics"]["accuracy"]) - 1e-5
+    pair = record["confused_pairs"][0]
+    (row,) = [row for row in rows if row["class"] == pair["class"]]
+    assert row["most_confused_with"] == pair["predicted"]
+    assert int(row["count"]) == pair["num_confused"]
+    for one in rows:
+        assert (one["accuracy"] == "1.0") == (one["most_confused_with"] == "")
+
+
+@pytest.mark.bad_input
+def test_a_csv_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """Before the run is read, which is none here."""
+    (tmp_path / "mine.csv").write_text("mine")
+    for name, message in (
+        ("classes.txt", "--csv must be a file that ends in .csv, got "),
+        ("mine.csv", "--csv must be a new file, or --overwrite be given, got "),
+        ("nowhere/classes.csv", "--csv must be in a folder that exists, got "),
+    ):
+        assert refusal("evaluate", tmp_path, "--csv", tmp_path / name).startswith(message)
+    assert (tmp_path / "mine.csv").read_text() == "mine"
+
+
+def test_the_checkpoint_can_be_chosen(runs: Path) -> None:
+    assert _evaluate(runs / "ce", "--checkpoint", "last") == _evaluate(runs / "ce")
+    message = refusal("evaluate", runs / "ce", "--checkpoint", "best")
+    assert message.endswith("has no best checkpoint: its recipe monitors nothing")
 
 
 def test_a_run_with_a_validation_split_can_be_tested_in_the_end(tmp_path: Path) -> None:

@@ -2,17 +2,24 @@
 
 from dataclasses import asdict
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from protosphere.cli.options import AsJson, DataOverrides, Device, Download, RunPath
+from protosphere.cli.options import (
+    AsJson,
+    CheckpointChoice,
+    DataOverrides,
+    Device,
+    Download,
+    RunPath,
+)
+from protosphere.cli.output_files import Overwrite
 
 if TYPE_CHECKING:
     from protosphere.evaluation.evaluate import Evaluation
     from protosphere.evaluation.probes import ProbeResult
-
-_NUM_WEAKEST = 5
 
 
 class Probe(StrEnum):
@@ -45,33 +52,59 @@ def evaluate(
             f"Choices: {', '.join(Probe)}.",
         ),
     ] = None,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Print all metrics, not only the main ones.")
+    ] = False,
+    classes_csv: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv",
+            metavar="<path>",
+            help="Also write a CSV file with accuracy, most frequent confusion and mean confidence "
+            "of each class.",
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+    checkpoint: CheckpointChoice = None,
     overrides: DataOverrides = None,
     device: Device = "auto",
     download: Download = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a run: accuracy, weakest classes, and metrics of neural collapse."""
+    """Evaluate a run: accuracy, calibration, neural collapse, weakest classes.
+
+    The loss is the cross-entropy of the softmax of the head, whatever loss was
+    trained, and the calibration error is that of the same softmax.
+    """
     from protosphere.cli import evaluate_text
     from protosphere.cli.errors import report_errors
+    from protosphere.cli.output_files import check_new_file
     from protosphere.cli.progress import progress_bar
-    from protosphere.cli.text import echo, to_json
+    from protosphere.cli.text import count, echo, to_json
 
     with report_errors():
         from protosphere.cli.devices import resolve_device
         from protosphere.evaluation.probes import PROBES
         from protosphere.recipes.loading import load_run
 
+        if classes_csv is not None:
+            check_new_file("--csv", classes_csv, suffixes=(".csv",), overwrite=overwrite)
         names = [name for name in PROBES if probe and (name in probe or Probe.ALL in probe)]
         with progress_bar("loading the run") as progress:
             loaded = load_run(
                 run,
                 overrides=overrides or [],
+                checkpoint=checkpoint,
                 device=resolve_device(device),
                 download=download,
                 progress=progress,
             )
         with progress_bar("evaluating") as progress:
             evaluation = loaded.evaluate(split=split, progress=progress)
+        if classes_csv is not None:
+            _write_classes(classes_csv, evaluation, loaded.class_names)
+            classes = count(len(loaded.class_names), "class")
+            echo(f"Wrote the results of {classes} to {classes_csv}", err=True)
         results: list[ProbeResult] = []
         with progress_bar("probing") as progress:
             for result in loaded.probe(names, split=split, progress=progress) if names else ():
@@ -83,38 +116,63 @@ def evaluate(
         "step": loaded.step,
         "split": split or loaded.split,
         "metrics": evaluation.metrics,
-        "weakest_classes": _weakest_classes(evaluation, loaded.class_names),
+        "verdicts": [asdict(verdict) for verdict in evaluation.verdicts],
+        **_describe_classes(evaluation, loaded.class_names),
         "probes": [asdict(result) for result in results],
     }
     if as_json:
         typer.echo(to_json(record, indent=2))
     else:
-        evaluate_text.print_evaluation(record)
+        evaluate_text.print_evaluation(record, which="all" if show_all else "main")
         if results:
             evaluate_text.print_probes(results)
 
 
-def _weakest_classes(evaluation: "Evaluation", names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The classes of the lowest accuracy, and the class that each is confused with most."""
-    import numpy as np
+def _describe_classes(
+    evaluation: "Evaluation", names: tuple[str, ...]
+) -> dict[str, list[dict[str, Any]]]:
+    """The weakest classes and the most confused pairs, as plain values."""
+    from protosphere.evaluation.class_report import class_results, confused_pairs, weakest_classes
 
-    confusion = np.array(evaluation.arrays["confusion"])
-    accuracy = np.array(evaluation.arrays["class_accuracy"])
-    num_samples = confusion.sum(1)
-    np.fill_diagonal(confusion, 0)
-    # Classes without samples have no accuracy; they are sorted last.
-    order = np.argsort(accuracy, kind="stable")[: min(_NUM_WEAKEST, int((num_samples > 0).sum()))]
-    weakest = []
-    for index in order.tolist():
-        other = int(confusion[index].argmax())
-        num_confused = int(confusion[index, other])
-        weakest.append(
+    return {
+        "weakest_classes": [
             {
-                "class": names[index],
-                "accuracy": float(accuracy[index]),
-                "num_samples": int(num_samples[index]),
-                "confused_with": names[other] if num_confused else None,
-                "num_confused": num_confused,
+                "class": result.name,
+                "accuracy": result.accuracy,
+                "num_samples": result.num_samples,
+                "confused_with": result.confused_with,
+                "num_confused": result.num_confused,
             }
-        )
-    return weakest
+            for result in weakest_classes(class_results(evaluation.arrays, names))
+        ],
+        "confused_pairs": [
+            {
+                "class": pair.name,
+                "predicted": pair.predicted,
+                "num_confused": pair.num_confused,
+                "num_samples": pair.num_samples,
+            }
+            for pair in confused_pairs(evaluation.arrays, names)
+        ],
+    }
+
+
+def _write_classes(path: Path, evaluation: "Evaluation", names: tuple[str, ...]) -> None:
+    """Write one row per class as CSV; what a class without images lacks is empty."""
+    from protosphere.cli.output_files import write_csv
+    from protosphere.evaluation.class_report import class_results
+
+    rows = [
+        {
+            "class": result.name,
+            "images": result.num_samples,
+            "accuracy": None if result.accuracy is None else round(result.accuracy, 6),
+            "most_confused_with": result.confused_with,
+            "count": result.num_confused,
+            "mean_confidence": None
+            if result.mean_confidence is None
+            else round(result.mean_confidence, 6),
+        }
+        for result in class_results(evaluation.arrays, names)
+    ]
+    write_csv(path, rows[0], rows)

@@ -1,9 +1,11 @@
 """What ``protosphere evaluate`` prints."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from protosphere.cli.text import count, echo
+import typer
+
+from protosphere.cli.text import count, echo, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,6 +21,15 @@ _DESCRIPTIONS = {
     "cached_linear": "linear layer, trained on features computed once",
     "knn": "20 nearest neighbors",
 }
+# Metrics that are always shown: their labels, and whether they are fractions.
+_MAIN = {
+    "accuracy": ("{split} accuracy", "%"),
+    "balanced_accuracy": ("balanced accuracy", "%"),
+    "loss": ("loss (cross-entropy)", ""),
+    "ece": ("calibration error (ECE)", "%"),
+    "nearest_mean_accuracy": ("nearest-class-mean accuracy", "%"),
+    "train_accuracy": ("training accuracy", "%"),
+}
 # Metrics of the training features with the weights of a classifier: the columns of Table 3 of
 # the paper.
 _GEOMETRY = {
@@ -32,34 +43,77 @@ _GEOMETRY = {
 }
 
 
-def print_evaluation(record: Mapping[str, Any]) -> None:
-    """Print an evaluation: accuracies, metrics, weakest classes.
+def print_evaluation(record: Mapping[str, Any], *, which: Literal["main", "all"]) -> None:
+    """Print an evaluation: accuracies, verdicts, weakest classes and confused pairs.
 
     Args:
         record: What ``--json`` prints.
+        which: ``"all"`` metrics, or the ``"main"`` ones.
     """
     metrics, split = record["metrics"], record["split"]
     echo(f"{record['recipe']} after step {record['step']:,}, on the {split} images")
-    labels = {
-        "accuracy": f"{split} accuracy",
-        "nearest_mean_accuracy": "nearest-class-mean accuracy",
-        "train_accuracy": "training accuracy",
-    }
-    for name, label in labels.items():
+    for name, (label, unit) in _MAIN.items():
         if name in metrics:
-            echo(f"  {label:28}{100 * metrics[name]:6.2f} %")
-    for name, value in metrics.items():
-        if name not in labels:
-            echo(f"  {name:28}{value:9.4g}")
-    echo(f"Weakest classes: {'; '.join(map(_describe_class, record['weakest_classes']))}")
+            number = f"{100 * metrics[name]:6.2f} %" if unit else f"{metrics[name]:8.4f}"
+            echo(f"  {label.format(split=split):28}{number}")
+    others = [name for name in metrics if name not in _MAIN]
+    for name in others if which == "all" else ():
+        echo(f"  {name:28}{metrics[name]:9.4g}")
+    _print_verdicts(record["verdicts"])
+    _print_classes(record["weakest_classes"], record["confused_pairs"])
+    if which == "main":
+        echo(f"{count(len(others), 'other metric')} with --all")
+
+
+def _print_verdicts(verdicts: Sequence[Mapping[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    echo("Neural collapse of the training features")
+    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
+    for _ in range(3):
+        table.add_column()
+    for verdict in verdicts:
+        first, *rest = verdict["explanation"]
+        finding = f"{verdict['question']} {first.upper()}{''.join(rest)}."
+        table.add_row(f"  {verdict['condition']}", f"[bold]{verdict['answer']}[/bold]", finding)
+    console = Console(highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        typer.echo(line.rstrip())
+
+
+def _print_classes(
+    weakest: Sequence[Mapping[str, Any]], pairs: Sequence[Mapping[str, Any]]
+) -> None:
+    if not weakest:
+        echo("Every class is classified without an error")
+        return
+    echo("Weakest classes")
+    _print_rows([(one["class"], _describe_class(one)) for one in weakest])
+    echo("Most confused pairs, true → predicted")
+    _print_rows(
+        [
+            (
+                f"{one['class']} → {one['predicted']}",
+                f"{one['num_confused']:,} of {count(one['num_samples'], 'image')}",
+            )
+            for one in pairs
+        ]
+    )
+
+
+def _print_rows(rows: Sequence[tuple[str, str]]) -> None:
+    width = max(len(printable(name)) for name, _ in rows)
+    for name, text in rows:
+        echo(f"  {printable(name):{width}}  {text}")
 
 
 def _describe_class(record: Mapping[str, Any]) -> str:
-    text = f"{record['class']} {100 * record['accuracy']:.0f} %"
-    if record["confused_with"] is None:
-        return text
-    times = f"{record['num_confused']} of {record['num_samples']}"
-    return f"{text} (confused with {record['confused_with']} in {times})"
+    confused = f"{record['num_confused']:,} predicted as {record['confused_with']}"
+    images = count(record["num_samples"], "image")
+    return f"{100 * record['accuracy']:5.1f} % of {images} correct, {confused}"
 
 
 def describe_probe(result: "ProbeResult") -> str:

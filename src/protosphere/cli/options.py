@@ -77,6 +77,14 @@ def complete_recipe() -> list[str]:
 
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder written by `train`.")]
+CheckpointChoice = Annotated[
+    Literal["best", "last"] | None,
+    typer.Option(
+        "--checkpoint",
+        help="Checkpoint to load: the best by the metric that the recipe monitors, or the last. "
+        "By default the best if the recipe monitors a metric.",
+    ),
+]
 RecipeName = Annotated[
     str | None,
     typer.Argument(

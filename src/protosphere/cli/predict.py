@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protosphere.cli.options import BatchSize, Device, Format, RunPath
+from protosphere.cli.options import BatchSize, CheckpointChoice, Device, Format, RunPath
 from protosphere.cli.output_files import Overwrite
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def predict(
     ] = None,
     overwrite: Overwrite = False,
     output_format: Format = "csv",
+    checkpoint: CheckpointChoice = None,
     device: Device = "auto",
     batch_size: BatchSize = 256,
 ) -> None:
@@ -62,7 +63,9 @@ def predict(
             check_new_file("--out", out, suffixes=(".csv", ".json"), overwrite=overwrite)
             output_format = "csv" if out.suffix == ".csv" else "json"
         with progress_bar("loading the run") as progress:
-            loaded_run = load_run(run, device=resolve_device(device), progress=progress)
+            loaded_run = load_run(
+                run, checkpoint=checkpoint, device=resolve_device(device), progress=progress
+            )
         num_classes = len(loaded_run.class_names)
         if top_k > num_classes:
             raise ValueError(

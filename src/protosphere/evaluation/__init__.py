@@ -7,6 +7,13 @@ from protosphere.evaluation.calibration import (
     adaptive_calibration_error,
     expected_calibration_error,
 )
+from protosphere.evaluation.class_report import (
+    ClassResult,
+    ConfusedPair,
+    class_results,
+    confused_pairs,
+    weakest_classes,
+)
 from protosphere.evaluation.evaluate import Evaluation, evaluate, fit_head
 from protosphere.evaluation.geometry_arrays import geometry_arrays
 from protosphere.evaluation.inference import (
@@ -20,12 +27,16 @@ from protosphere.evaluation.inference import (
 from protosphere.evaluation.predict import Predictions, predict_images
 
 __all__ = [
+    "ClassResult",
+    "ConfusedPair",
     "Evaluation",
     "LabeledFeatures",
     "Outputs",
     "Predictions",
     "adaptive_calibration_error",
+    "class_results",
     "collect_outputs",
+    "confused_pairs",
     "encode",
     "evaluate",
     "evaluation_mode",
@@ -34,4 +45,5 @@ __all__ = [
     "geometry_arrays",
     "iterate_outputs",
     "predict_images",
+    "weakest_classes",
 ]
