@@ -193,7 +193,9 @@ def test_it_compiles_without_graph_breaks() -> None:
         ({"grayscale": -0.1}, "grayscale must be between 0 and 1, got -0.1"),
         ({"gaussian_blur": math.nan}, "gaussian_blur must be finite, got nan"),
         ({"size": 3, "gaussian_blur": 0.5}, "gaussian_blur needs images of at least 4 pixels"),
+        ({"random_erasing": 1.1}, "random_erasing must be between 0 and 1, got 1.1"),
         ({"crop": "padded"}, "crop must be a RandomResizedCrop, a PaddedCrop or None"),
+        ({"auto_augment": "rand_augment"}, "auto_augment must be a RandAugment, a TrivialAug"),
         ({"color_jitter": (0.4, 0.4)}, "color_jitter must be a ColorJitter or None"),
         (
             {"size": 3, "crop": PaddedCrop(padding=4)},

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torchvision.transforms.v2.functional as tv
-from torchvision.transforms.v2 import RandomResizedCrop
+from torchvision.transforms.v2 import RandomErasing, RandomResizedCrop
 
 from protosphere.data import transforms
 from protosphere.data.augmentation import Augmentation, AugmentationPolicy, PaddedCrop
@@ -160,6 +160,49 @@ def test_blur_refuses_even_and_too_wide_kernels(kernel_size: int) -> None:
     message = "kernel_size must be odd and less than twice the side of the images"
     with pytest.raises(ValueError, match=message):
         transforms.gaussian_blur(_images(), torch.ones(40), kernel_size=kernel_size)
+
+
+def test_erase() -> None:
+    images = torch.randn(50, 3, 12, 9)
+    boxes = transforms.random_erasing_boxes(50, 12, 9)
+    found = transforms.erase(images, boxes)
+    for image, box, result in zip(images, boxes.tolist(), found, strict=True):
+        assert torch.equal(result, tv.erase(image, *box, v=torch.zeros(1, 1, 1)))
+
+
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (6, 40)])
+def test_erased_boxes_have_torchvisions_distribution(height: int, width: int) -> None:
+    """Means within four standard errors, equal deviations, the same fraction of empty boxes."""
+    count = 4000
+    boxes = transforms.random_erasing_boxes(count, height, width).double()
+    transform = RandomErasing(p=1.0)
+    params = [transform.make_params([torch.empty(3, height, width)]) for _ in range(count)]
+    drawn = [
+        [draw[key] if draw["v"] is not None else 0 for key in ("i", "j", "h", "w")]
+        for draw in params
+    ]
+    reference = torch.tensor(drawn).double()
+    assert (boxes[:, :2] >= 0).all()
+    assert (boxes[:, 0] + boxes[:, 2] <= height).all()
+    assert (boxes[:, 1] + boxes[:, 3] <= width).all()
+    assert (boxes[:, 2] < height).all()
+    assert (boxes[:, 3] < width).all()
+    nonempty = [sample[:, 2:].prod(1) > 0 for sample in (boxes, reference)]
+    assert float(nonempty[0].sum() / nonempty[1].sum()) == pytest.approx(1, abs=0.02)
+    found, expected = (
+        sample[mask] for sample, mask in zip((boxes, reference), nonempty, strict=True)
+    )
+    for one, other in zip(found.T, expected.T, strict=True):
+        error = (one.var() / len(one) + other.var() / len(other)).sqrt()
+        assert abs(one.mean() - other.mean()) < 4 * error
+        assert float(one.std() / other.std()) == pytest.approx(1, abs=0.08)
+
+
+def test_no_box_is_erased_if_no_attempt_fits() -> None:
+    boxes = transforms.random_erasing_boxes(20, 4, 4, scale=(0.9, 1.0), ratio=(1.0, 1.0))
+    assert not boxes[:, 2:].any()
+    images = torch.randn(20, 3, 4, 4)
+    assert torch.equal(transforms.erase(images, boxes), images)
 
 
 def test_normalize() -> None:

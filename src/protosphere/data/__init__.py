@@ -8,6 +8,7 @@ from protosphere.data.augmentation import (
     PaddedCrop,
     RandomResizedCrop,
 )
+from protosphere.data.auto_augment import RandAugment, TrivialAugmentWide
 from protosphere.data.datasets import (
     DataError,
     ImageDataset,
@@ -58,8 +59,10 @@ __all__ = [
     "Mixup",
     "MixupOrCutMix",
     "PaddedCrop",
+    "RandAugment",
     "RandomResizedCrop",
     "Split",
+    "TrivialAugmentWide",
     "balanced_class_weights",
     "class_counts",
     "effective_class_weights",

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from protosphere.data import transforms
+from protosphere.data.auto_augment import RandAugment, TrivialAugmentWide, auto_augment
 from protosphere.data.evaluation_transform import EvaluationTransform
 from protosphere.data.mixing import CutMix, Mixup, MixupOrCutMix
 from protosphere.data.setting_checks import (
@@ -109,10 +110,14 @@ class AugmentationPolicy:
         crop: Random crop, or None to resize the whole image.
         hflip: Probability of a horizontal flip.
         vflip: Probability of a vertical flip.
+        auto_augment: RandAugment, TrivialAugmentWide or None. It comes after crop and flips and
+            rounds the pixels to 256 levels.
         color_jitter: Color jitter, or None. Needs color images.
         grayscale: Probability of removing the color. Needs color images.
         gaussian_blur: Probability of a Gaussian blur with a standard deviation of 0.1 to 2 pixels
             and a kernel of a tenth of ``size``. Needs images of at least 4 pixels.
+        random_erasing: Probability of setting a random box to 0, the mean of each channel, after
+            everything else. Area and shape are those of torchvision's ``RandomErasing``.
         num_views: Number of augmented copies of each image in a batch.
         mixing: Mixup, CutMix, one of both at random, or None. It needs one view. The training step
             mixes the augmented batch and its labels, see
@@ -134,12 +139,14 @@ class AugmentationPolicy:
     grayscale: float = 0.0
     gaussian_blur: float = 0.0
     num_views: int = 1
+    auto_augment: Annotated[RandAugment | TrivialAugmentWide, ChosenByName()] | None = None
+    random_erasing: float = 0.0
     mixing: Annotated[Mixup | CutMix | MixupOrCutMix, ChosenByName()] | None = None
 
     def __post_init__(self) -> None:
         check_integer("size", self.size, low=1)
         check_integer("num_views", self.num_views, low=1)
-        for name in ("hflip", "vflip", "grayscale", "gaussian_blur"):
+        for name in ("hflip", "vflip", "grayscale", "gaussian_blur", "random_erasing"):
             check_number(name, getattr(self, name), low=0.0, high=1.0)
         if not isinstance(self.crop, RandomResizedCrop | PaddedCrop | None):
             raise ValueError(
@@ -148,6 +155,11 @@ class AugmentationPolicy:
         if not isinstance(self.color_jitter, ColorJitter | None):
             raise ValueError(
                 f"color_jitter must be a ColorJitter or None, got {self.color_jitter!r}"
+            )
+        if not isinstance(self.auto_augment, RandAugment | TrivialAugmentWide | None):
+            raise ValueError(
+                "auto_augment must be a RandAugment, a TrivialAugmentWide or None, "
+                f"got {self.auto_augment!r}"
             )
         if not isinstance(self.mixing, Mixup | CutMix | MixupOrCutMix | None):
             raise ValueError(
@@ -211,6 +223,8 @@ class Augmentation:
             return torch.rand(shape, device=device, generator=generator)
 
         pixels = self._crop_and_flip(images, generator)
+        if policy.auto_augment is not None:
+            pixels = auto_augment(pixels, policy.auto_augment, generator)
         if policy.color_jitter is not None:
             jitter = policy.color_jitter
             strengths = (jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue)
@@ -227,7 +241,14 @@ class Augmentation:
             sigmas = 0.1 + 1.9 * uniform(count)
             blurred = transforms.gaussian_blur(pixels, sigmas, kernel_size=policy.blur_kernel_size)
             pixels = _where(uniform(count) < policy.gaussian_blur, blurred, pixels)
-        return transforms.normalize(pixels, self.mean, self.std)
+        pixels = transforms.normalize(pixels, self.mean, self.std)
+        if policy.random_erasing:
+            boxes = transforms.random_erasing_boxes(
+                count, policy.size, policy.size, device=device, generator=generator
+            )
+            erased = transforms.erase(pixels, boxes)
+            pixels = _where(uniform(count) < policy.random_erasing, erased, pixels)
+        return pixels
 
     def _crop_and_flip(self, images: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return images of the output size with pixels in [0, 1]."""

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Integer
+from jaxtyping import Float
 from torch import Tensor
 
 from protosphere.data.setting_checks import check_name, check_number, pydantic_settings
+from protosphere.data.transforms import Boxes, PerImage, box_masks
 
 Images = Float[Tensor, "images channels height width"]
-Boxes = Integer[Tensor, "images 4"]
-PerImage = Float[Tensor, "images"]
 
 # Smallest and largest parameter of the beta distribution: outside, single precision is too coarse.
 _ALPHAS = (0.001, 1000.0)
@@ -228,18 +227,6 @@ def cutmix_boxes(
         starts.append(start)
         lengths.append((center + half).clamp(max=side) - start)
     return torch.stack(starts + lengths, 1)
-
-
-def box_masks(boxes: Boxes, height: int, width: int) -> Bool[Tensor, "images 1 height width"]:
-    """Return which pixels lie in the box (top, left, height, width) of each image."""
-
-    def inside(start: Tensor, length: Tensor, side: int) -> Tensor:
-        pixels = torch.arange(side, device=boxes.device)
-        return (pixels >= start[:, None]) & (pixels < (start + length)[:, None])
-
-    rows = inside(boxes[:, 0], boxes[:, 2], height)
-    columns = inside(boxes[:, 1], boxes[:, 3], width)
-    return (rows[:, :, None] & columns[:, None, :])[:, None]
 
 
 def symmetric_beta(

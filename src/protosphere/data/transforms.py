@@ -58,10 +58,8 @@ def random_resized_boxes(
     def uniform(*shape: int) -> Tensor:
         return torch.rand(shape, device=device, generator=generator)
 
-    areas = height * width * (scale[0] + (scale[1] - scale[0]) * uniform(count, 10))
-    low, high = math.log(ratio[0]), math.log(ratio[1])
-    ratios = torch.exp(low + (high - low) * uniform(count, 10))
-    widths, heights = (areas * ratios).sqrt().round().long(), (areas / ratios).sqrt().round().long()
+    area = height * width
+    widths, heights = _random_sides(uniform(count, 10), uniform(count, 10), area, scale, ratio)
     fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
     first = fits.to(torch.uint8).argmax(1, keepdim=True)
     image_ratio = width / height
@@ -75,6 +73,20 @@ def random_resized_boxes(
     tops = torch.where(found, tops, (height - heights) // 2)
     lefts = torch.where(found, lefts, (width - widths) // 2)
     return torch.stack([tops, lefts, heights, widths], 1)
+
+
+def _random_sides(
+    first: Float[Tensor, "images attempts"],
+    second: Float[Tensor, "images attempts"],
+    area: int,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+) -> tuple[Integer[Tensor, "images attempts"], Integer[Tensor, "images attempts"]]:
+    """Turn uniform numbers into sides whose product is uniform and whose ratio is log-uniform."""
+    areas = area * (scale[0] + (scale[1] - scale[0]) * first)
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    ratios = torch.exp(low + (high - low) * second)
+    return (areas * ratios).sqrt().round().long(), (areas / ratios).sqrt().round().long()
 
 
 def padded_boxes(
@@ -106,6 +118,78 @@ def padded_boxes(
     offsets = (offsets * (2 * padding + 1)).long().clamp(max=2 * padding)
     sides = torch.tensor([height, width], device=device).expand(count, 2)
     return torch.cat([offsets.T, sides], 1)
+
+
+def random_erasing_boxes(
+    count: int,
+    height: int,
+    width: int,
+    *,
+    scale: tuple[float, float] = (0.02, 0.33),
+    ratio: tuple[float, float] = (0.3, 3.3),
+    device: torch.device | str | None = None,
+    generator: torch.Generator | None = None,
+) -> Boxes:
+    """Draw boxes with the distribution of torchvision's ``RandomErasing``.
+
+    The area is uniform in ``scale`` and the aspect ratio log-uniform in ``ratio``; both sides are
+    rounded to whole pixels and less than those of the image. If none of ten attempts gives such
+    sides, the box is empty. The position is uniform.
+
+    Args:
+        count: Number of boxes.
+        height: Height of the images.
+        width: Width of the images.
+        scale: Smallest and largest area as a fraction of the image's area.
+        ratio: Smallest and largest aspect ratio, height by width.
+        device: Device of the boxes.
+        generator: Random generator of that device. None means its default generator.
+
+    Returns:
+        Top, left, height and width of each box.
+
+    >>> random_erasing_boxes(1, 8, 8, scale=(0.25, 0.25), ratio=(1.0, 1.0))[:, 2:]
+    tensor([[4, 4]])
+    """
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(shape, device=device, generator=generator)
+
+    area = height * width
+    heights, widths = _random_sides(uniform(count, 10), uniform(count, 10), area, scale, ratio)
+    fits = (heights < height) & (widths < width)
+    first = fits.to(torch.uint8).argmax(1, keepdim=True)
+    found = fits.any(1)
+    heights, widths = (
+        torch.where(found, sides.gather(1, first).squeeze(1), 0) for sides in (heights, widths)
+    )
+    tops = (uniform(count) * (height - heights + 1)).long().clamp(max=height - heights)
+    lefts = (uniform(count) * (width - widths + 1)).long().clamp(max=width - widths)
+    return torch.stack([tops, lefts, heights, widths], 1)
+
+
+def erase(
+    images: Float[Tensor, "images channels height width"], boxes: Boxes
+) -> Float[Tensor, "images channels height width"]:
+    """Set the pixels in the box of each image to 0."""
+    return torch.where(box_masks(boxes, images.shape[2], images.shape[3]), 0, images)
+
+
+def box_masks(boxes: Boxes, height: int, width: int) -> Bool[Tensor, "images 1 height width"]:
+    """Return which pixels lie in the box (top, left, height, width) of each image.
+
+    >>> box_masks(torch.tensor([[0, 1, 2, 1]]), 2, 2)
+    tensor([[[[False,  True],
+              [False,  True]]]])
+    """
+
+    def inside(start: Tensor, length: Tensor, side: int) -> Tensor:
+        pixels = torch.arange(side, device=boxes.device)
+        return (pixels >= start[:, None]) & (pixels < (start + length)[:, None])
+
+    rows = inside(boxes[:, 0], boxes[:, 2], height)
+    columns = inside(boxes[:, 1], boxes[:, 3], width)
+    return (rows[:, :, None] & columns[:, None, :])[:, None]
 
 
 def _interpolation(
