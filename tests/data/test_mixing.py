@@ -25,7 +25,7 @@ from protosphere.data.mixing import (
 from protosphere.data.transforms import box_masks
 
 COUNT, HEIGHT, WIDTH, CLASSES = 24, 10, 13, 5
-EVERY_KIND = [Mixup(alpha=0.4), CutMix(), MixupOrCutMix()]
+EVERY_KIND: list[Mixing] = [Mixup(alpha=0.4), CutMix(), MixupOrCutMix()]
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_cutmix_draws_boxes_with_torchvisions_distribution() -> None:
     _, weights = mix_images(images, CutMix(alpha=0.7))
     transform: Any = v2.CutMix(alpha=0.7, num_classes=2)
     expected = [transform.make_params([images])["lam_adjusted"] for _ in range(3000)]
-    assert scipy.stats.ks_2samp(weights.numpy(), np.float32(expected)).pvalue > 1e-3
+    assert scipy.stats.ks_2samp(weights.numpy(), np.array(expected, dtype=np.float32)).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("mixing", EVERY_KIND, ids=lambda mixing: mixing.name)
@@ -157,7 +157,8 @@ def test_one_of_both_mixes_as_often_as_it_says() -> None:
     assert float(blended.float().mean()) == pytest.approx(0.8 * 0.75, abs=0.03)
     # Some of CutMix's boxes are empty.
     cut = ~blended & (weights < 1)
-    boxes = cutmix_boxes(*torch.rand(3, 4000), 8, 8)
+    drawn, rows, columns = torch.rand(3, 4000)
+    boxes = cutmix_boxes(drawn, rows, columns, 8, 8)
     nonempty = float((boxes[:, 2:].prod(1) > 0).float().mean())
     assert float(cut.float().mean()) == pytest.approx(0.8 * 0.25 * nonempty, abs=0.03)
     assert torch.equal(mixed[~blended & ~cut], images[~blended & ~cut])

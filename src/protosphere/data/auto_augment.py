@@ -208,7 +208,7 @@ def magnitude_table(
     return torch.stack(rows)
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _device_table(
     name: Literal["rand_augment", "trivial_augment_wide"],
     bins: int,
