@@ -7,7 +7,15 @@ import torch
 
 from protosphere.kernels import Form
 from protosphere.losses import cross_entropy_loss
-from support.losses import TABLE, Row, cross_entropy, probabilities, reduce
+from support.losses import (
+    TABLE,
+    Row,
+    assert_close,
+    cross_entropy,
+    gradients,
+    probabilities,
+    reduce,
+)
 
 F64 = torch.float64
 
@@ -52,22 +60,6 @@ BATCHES = {
 }
 
 
-def _assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
-    assert got.shape == expected.shape
-    error = (got - expected).abs() / expected.abs().clamp(min=1)
-    assert error.numel() == 0 or error.max() <= 1e-12
-
-
-def _gradients(value: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
-    # Unequal weights, so that reduction="none" is differentiated with different numbers upstream.
-    weights = torch.linspace(0.5, 1.5, value.numel(), dtype=F64).reshape(value.shape)
-    total = (value * weights).sum()
-    if not total.requires_grad:
-        return [torch.zeros_like(tensor) for tensor in inputs]
-    gradients = torch.autograd.grad(total, inputs, allow_unused=True)
-    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, gradients, strict=True)]
-
-
 def _check(row: Row, batch: str, form: str | None) -> None:
     features, prototypes, labels = BATCHES[batch]()
     temperature = {"temperature": 0.3} if row.has_temperature else {}
@@ -83,9 +75,9 @@ def _check(row: Row, batch: str, form: str | None) -> None:
             expected = row.expected(
                 x, w, labels, weights=listed, reduction=reduction, **temperature
             )
-            _assert_close(got, expected)
-            for ours, theirs in zip(_gradients(got, x, w), _gradients(expected, x, w), strict=True):
-                _assert_close(ours, theirs)
+            assert_close(got, expected)
+            for ours, theirs in zip(gradients(got, x, w), gradients(expected, x, w), strict=True):
+                assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("batch", BATCHES)
@@ -111,9 +103,9 @@ def test_cross_entropy_has_a_bias(form: Form, label_smoothing: float) -> None:
     )
     q = probabilities(labels, 3, label_smoothing)
     expected = reduce(cross_entropy(features, prototypes, q, **options), None, "mean")
-    _assert_close(got, expected)
-    for ours, theirs in zip(_gradients(got, *inputs), _gradients(expected, *inputs), strict=True):
-        _assert_close(ours, theirs)
+    assert_close(got, expected)
+    for ours, theirs in zip(gradients(got, *inputs), gradients(expected, *inputs), strict=True):
+        assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])

@@ -1,14 +1,15 @@
-"""Losses with soft labels equal their loops over scalars, and the hard losses for one-hot labels."""
+"""Soft labels: every loss equals its loop over scalars, and the hard loss if they are one-hot."""
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-from protosphere.losses import MixedLabels
-from support.losses import TABLE, Labels, Row
+from protosphere.losses import MixedLabels, nonl_loss
+from support.losses import TABLE, Labels, Row, assert_close, gradients
 
 F64 = torch.float64
 ROWS = [row for row in TABLE if row.soft_labels]
@@ -66,21 +67,6 @@ BATCHES: dict[str, Callable[[], Batch]] = {
 }
 
 
-def _gradients(value: Tensor, *inputs: Tensor) -> list[Tensor]:
-    # Unequal weights, so that reduction="none" is differentiated with different numbers upstream.
-    weights = torch.linspace(0.5, 1.5, value.numel(), dtype=F64).reshape(value.shape)
-    total = (value * weights).sum()
-    if not total.requires_grad:
-        return [torch.zeros_like(tensor) for tensor in inputs]
-    return list(torch.autograd.grad(total, inputs, materialize_grads=True))
-
-
-def _assert_close(got: Tensor, expected: Tensor, tolerance: float = 1e-12) -> None:
-    assert got.shape == expected.shape
-    error = (got - expected).abs() / expected.abs().clamp(min=1)
-    assert error.numel() == 0 or error.max() <= tolerance
-
-
 def _check(row: Row, batch: str, form: str | None, **options: Any) -> None:
     x, w, labels, batch_options = BATCHES[batch]()
     options |= batch_options
@@ -94,9 +80,9 @@ def _check(row: Row, batch: str, form: str | None, **options: Any) -> None:
         got = row.call(x, w, labels, **settings)
         listed = None if class_weights is None else class_weights.tolist()
         expected = row.expected(x, w, labels, weights=listed, reduction=reduction, **options)
-        _assert_close(got, expected)
-        for ours, loop in zip(_gradients(got, x, w), _gradients(expected, x, w), strict=True):
-            _assert_close(ours, loop)
+        assert_close(got, expected)
+        for ours, loop in zip(gradients(got, x, w), gradients(expected, x, w), strict=True):
+            assert_close(ours, loop)
 
 
 @pytest.mark.parametrize("batch", BATCHES)
@@ -109,3 +95,52 @@ def test_loss_equals_its_definition(row: Row, batch: str, form: str) -> None:
 @pytest.mark.parametrize("row", [row for row in ROWS if not row.has_form], ids=str)
 def test_loss_without_forms_equals_its_definition(row: Row, batch: str) -> None:
     _check(row, batch, None)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    ["probabilities, ignored", "mixed", "mixed, ignored", "mixed, more classes than samples"],
+)
+@pytest.mark.parametrize("row", [row for row in ROWS if row.name.startswith("NONL")], ids=str)
+def test_classes_of_a_sample_can_be_excluded_from_its_negatives(
+    row: Row, batch: str, form: str
+) -> None:
+    _check(row, batch, form, soft_negatives="excluded")
+
+
+def test_a_term_without_negatives_drops_out_with_its_probability(form: Any) -> None:
+    """Every sample has some probability of class 0, which then has no negatives."""
+    q = torch.tensor([[0.4, 0.6, 0.0], [0.3, 0.0, 0.7], [0.8, 0.1, 0.1]], dtype=F64)
+    x, w, labels, _ = _batch(q, 3)
+    values = nonl_loss(x, w, labels, soft_negatives="excluded", reduction="none", form=form)
+    assert values[2] == 0
+    mean = nonl_loss(x, w, labels, soft_negatives="excluded", form=form)
+    assert mean.item() == pytest.approx((values.sum() / (0.6 + 0.7)).item(), rel=1e-12)
+    row = next(row for row in ROWS if row.function is nonl_loss)
+    expected = row.expected(
+        x, w, labels, temperature=0.1, soft_negatives="excluded", reduction="none"
+    )
+    assert_close(values, expected)
+
+
+@pytest.mark.parametrize("batch", ["probabilities, ignored", "mixed, smoothed", "hard"])
+@pytest.mark.parametrize(
+    "row",
+    [row for row in ROWS if "logit_adjustment" in signature(row.function).parameters],
+    ids=str,
+)
+def test_logit_adjustment_is_added_to_the_logits(row: Row, batch: str, form: str) -> None:
+    x, w, labels, options = _batch(HARD, 3) if batch == "hard" else BATCHES[batch]()
+    adjustment = torch.randn(len(w), dtype=F64)
+    inputs = [tensor.requires_grad_() for tensor in (x, w, adjustment)]
+    options |= {"temperature": 0.3} if row.has_temperature else {}
+    options["logit_adjustment"] = adjustment
+    got = row.call(x, w, labels, **row.settings(form=form, **options))
+    expected = row.expected(x, w, labels, **options)
+    assert_close(got, expected)
+    for ours, loop in zip(gradients(got, *inputs), gradients(expected, *inputs), strict=True):
+        assert_close(ours, loop)
+    if row.temperature != "head":
+        options.pop("temperature", None)
+    module = row.call_module(x, w, labels, **row.settings(form=form, **options))
+    assert module == row.call(x, w, labels, **row.settings(form=form, **options))

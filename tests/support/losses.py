@@ -226,6 +226,21 @@ def reduce(values: Values, weights: list[float] | None, reduction: str) -> Tenso
     return total if reduction == "sum" or total_weight == 0 else total / total_weight
 
 
+def gradients(value: Tensor, *inputs: Tensor) -> list[Tensor]:
+    """Gradients of a value with unequal weights upstream, as reduction="none" may get them."""
+    weights = torch.linspace(0.5, 1.5, value.numel(), dtype=value.dtype).reshape(value.shape)
+    total = (value * weights).sum()
+    if not total.requires_grad:
+        return [torch.zeros_like(tensor) for tensor in inputs]
+    return list(torch.autograd.grad(total, inputs, materialize_grads=True))
+
+
+def assert_close(got: Tensor, expected: Tensor, tolerance: float = 1e-12) -> None:
+    assert got.shape == expected.shape
+    error = (got - expected).abs() / expected.abs().clamp(min=1)
+    assert error.numel() == 0 or error.max() <= tolerance
+
+
 def on_cosines(oracle: Callable[..., Values]) -> Callable[..., Values]:
     """The loop on features and prototypes, from a loop on scaled cosines."""
 

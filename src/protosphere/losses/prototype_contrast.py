@@ -66,6 +66,7 @@ def ntce_loss(
         ValueError: Shapes that do not fit, labels out of range, bad class weights, or an option out
             of its range.
 
+    >>> import torch
     >>> ntce_loss(torch.eye(3), torch.eye(3), torch.arange(3), temperature=0.2)
     tensor(0.0134)
 
@@ -149,6 +150,7 @@ def nonl_loss(
         ValueError: Shapes that do not fit, labels out of range, bad class weights, an option out of
             its range, or a temperature that requires a gradient without ``min_temperature``.
 
+    >>> import torch
     >>> nonl_loss(torch.eye(3), torch.eye(3), torch.arange(3), temperature=0.2)
     tensor(-4.3069)
 
@@ -248,6 +250,7 @@ class NONLLoss(LossModule):
     Raises:
         ValueError: An option out of its range or bad class weights.
 
+    >>> import torch
     >>> from protosphere.classifiers import CosineClassifier
     >>> loss, head = NONLLoss(), CosineClassifier(16, 3, temperature=0.1)
     >>> loss(torch.randn(8, 16), head, torch.arange(8) % 3).shape
