@@ -1,5 +1,6 @@
 """Folders in memory: equal to streaming in evaluation, and of the same files."""
 
+import os
 import pickle
 from pathlib import Path
 
@@ -176,23 +177,20 @@ def test_what_fits_is_counted_in_bytes() -> None:
     assert fits_in_memory(1, 28)
 
 
-def test_the_limit_is_a_quarter_of_the_available_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    for available, limit in ((4000, 1000), (64 << 30, 16 << 30), (1 << 40, 16 << 30)):
-        monkeypatch.setattr(folder_memory, "_available_memory", lambda value=available: value)
+def test_the_limit_is_a_quarter_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for memory, limit in ((4000, 1000), (64 << 30, 16 << 30), (1 << 40, 16 << 30)):
+        monkeypatch.setattr(folder_memory, "_main_memory", lambda value=memory: value)
         assert memory_limit() == limit
 
 
-def test_available_memory_is_within_the_limit_of_a_container(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    texts = {"/proc/meminfo": ["MemTotal: 9 kB", "MemAvailable:    5000 kB"]}
+def test_a_container_limits_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: dict[str, list[str]] = {}
     monkeypatch.setattr(folder_memory, "_lines", lambda path: texts.get(path, []))
-    assert folder_memory._available_memory() == 5000 * 1024
-    for limit, expected in (("max", 5000 * 1024), ("4096", 4096)):
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert folder_memory._main_memory() == memory
+    for limit, expected in (("max", memory), ("4096", 4096)):
         texts["/sys/fs/cgroup/memory.max"] = [limit]
-        assert folder_memory._available_memory() == expected
-    texts.clear()
-    assert folder_memory._available_memory() > 0
+        assert folder_memory._main_memory() == expected
 
 
 @pytest.mark.bad_input

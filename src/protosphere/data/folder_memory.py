@@ -16,7 +16,7 @@ from protosphere.data.folders import ImageFiles
 from protosphere.data.image_workers import ImageWorkers
 from protosphere.data.splits import ChannelStatistics, DataError, EvaluationCrop
 
-# Automatic choices use at most this fraction of the memory that is available, and this much.
+# Automatic choices use at most this fraction of the memory, and this many bytes.
 _MAX_FRACTION = 0.25
 _MAX_BYTES = 16 << 30
 _IMAGES_PER_TASK = 16
@@ -108,28 +108,24 @@ def fits_in_memory(num_images: int, size: int, *, limit_bytes: int | None = None
 def memory_limit(device: torch.device | str = "cpu") -> int:
     """Return how many bytes of images are kept in memory without being asked for.
 
-    That is a quarter of the available memory, and at most 16 GiB. On a GPU, the images are decoded
-    in main memory and then moved, so that both must have room.
+    That is a quarter of the memory of the machine, and at most 16 GiB. On a GPU, the images are
+    decoded in main memory and then moved, so that both must have room. What other programs use at
+    the moment does not count: a run that is resumed must find the same limit.
 
     Args:
         device: Where the images will be.
     """
-    available = _available_memory()
+    memory = _main_memory()
     if torch.device(device).type == "cuda":
-        available = min(available, torch.cuda.mem_get_info(device)[0])
-    return min(_MAX_BYTES, int(_MAX_FRACTION * available))
+        memory = min(memory, torch.cuda.mem_get_info(device)[1])
+    return min(_MAX_BYTES, int(_MAX_FRACTION * memory))
 
 
-def _available_memory() -> int:
-    """Return the available main memory in bytes, within the limit of a container."""
-    pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
-    available = os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
-    # The system call counts only pages that hold nothing, not those of the cache.
-    for line in _lines("/proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            available = 1024 * int(line.split()[1])
+def _main_memory() -> int:
+    """Return the size of the main memory in bytes, or the limit of a container."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits = [int(line) for line in _lines("/sys/fs/cgroup/memory.max") if line.isdigit()]
-    return min([available, *limits])
+    return min([memory, *limits])
 
 
 def _lines(path: str) -> list[str]:
