@@ -10,7 +10,8 @@ from protosphere.classifiers.protocol import Head
 from protosphere.data.augmentation import Augmentation, AugmentationPolicy, PaddedCrop
 from protosphere.data.datasets import ImageSet, load_synthetic
 from protosphere.data.loaders import FeatureLoader, MemoryLoader
-from protosphere.encoders import Encoder, create_backbone
+from protosphere.encoders import Encoder, create_backbone, freeze_backbone
+from protosphere.encoders.freezing import Freeze
 from protosphere.losses import nonl_loss
 from protosphere.training import Objective
 
@@ -23,10 +24,13 @@ def small_loss(features: Tensor, head: Head, labels: Tensor) -> Tensor:
     return nonl_loss(features, head.prototypes, labels, temperature=0.2)
 
 
-def small_objective(seed: int = 0, *, channels: int = 3, num_classes: int = 5) -> Objective:
+def small_objective(
+    seed: int = 0, *, channels: int = 3, num_classes: int = 5, freeze: Freeze = "none"
+) -> Objective:
     """A convolutional network with batch norm, a cosine head and NONL."""
     torch.manual_seed(seed)
     encoder = Encoder(create_backbone("small", in_channels=channels))
+    freeze_backbone(encoder, freeze)
     return Objective(encoder, CosineClassifier(encoder.out_dim, num_classes), small_loss)
 
 

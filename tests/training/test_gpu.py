@@ -1,6 +1,7 @@
 """On a GPU: the captured step is the eager one, draws new random numbers, and can be resumed."""
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,20 @@ import torch
 
 from protosphere.data.augmentation import AugmentationPolicy, PaddedCrop, RandomResizedCrop
 from protosphere.data.loaders import MemoryLoader
+from protosphere.data.mixing import CutMix, Mixup
+from protosphere.encoders.freezing import Freeze
 from protosphere.runs.checkpoints import load_checkpoint, save_checkpoint
-from protosphere.training import SGD, AdamW, Objective, Schedule, TrainConfig, train
+from protosphere.training import (
+    SGD,
+    AdamW,
+    Objective,
+    ParameterGroups,
+    Schedule,
+    TimmOptimizer,
+    TrainConfig,
+    train,
+)
+from protosphere.training.loss_scaling import LossScaler
 from support.training import PLAIN_POLICY, memory_loader, small_objective, small_split
 
 pytestmark = [
@@ -18,6 +31,10 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
 CONFIG = TrainConfig(Schedule(0.1, 3), batch_size=16, report_every=1)
+SLOW = Schedule(1e-3, 3)
+GROUPS = ParameterGroups(
+    backbone_lr=0.5, head_lr=2.0, layer_decay=0.7, exclude_from_decay="norms_and_biases"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +48,16 @@ def _loader(policy: AugmentationPolicy) -> MemoryLoader:
 
 
 def _losses(
-    config: TrainConfig, policy: AugmentationPolicy, **options: Any
+    config: TrainConfig, policy: AugmentationPolicy, freeze: Freeze = "none", **options: Any
 ) -> tuple[list[float], Objective]:
-    objective = small_objective().cuda()
+    objective = small_objective(freeze=freeze).cuda()
     reports = train(objective, _loader(policy), config, **options)
     return [progress.loss for progress in reports], objective
+
+
+def _set_initial_scale(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
+    scaler = functools.partial(LossScaler, init_scale=scale)
+    monkeypatch.setattr("protosphere.training.step.LossScaler", scaler)
 
 
 @pytest.mark.parametrize(
@@ -44,21 +66,92 @@ def _losses(
         {},
         # Adam divides by the size of the gradient: at a large learning rate the rounding of a
         # gradient that is almost zero would decide the sign of a large update.
-        {"optimizer": AdamW(), "schedule": Schedule(1e-3, 3)},
+        {"optimizer": AdamW(), "schedule": SLOW},
         {"optimizer": SGD(momentum=0.5, weight_decay=0.01)},
         {"grad_clip": 0.5, "ema_decay": 0.9},
         {"grad_accum_steps": 2},
+        {"parameter_groups": GROUPS, "ema_decay": 0.9},
+        {"parameter_groups": GROUPS, "optimizer": AdamW(), "schedule": SLOW},
+        {"mixing": Mixup()},
+        {"mixing": CutMix(), "parameter_groups": GROUPS, "grad_accum_steps": 2},
+        {"optimizer": TimmOptimizer("lamb"), "schedule": SLOW, "grad_clip": 0.5, "ema_decay": 0.9},
+        {"optimizer": TimmOptimizer("sgdw"), "parameter_groups": GROUPS, "mixing": Mixup()},
     ],
     ids=str,
 )
-def test_the_captured_step_is_the_eager_one(change: dict[str, Any]) -> None:
+@pytest.mark.parametrize("freeze", ["none", 1])
+def test_the_captured_step_is_the_eager_one(change: dict[str, Any], freeze: Freeze) -> None:
     """In float32, without random augmentation, with a learning rate that changes each epoch."""
     config = dataclasses.replace(CONFIG, **change)
-    expected, eager = _losses(config, PLAIN_POLICY)
-    losses, objective = _losses(dataclasses.replace(config, compile=True), PLAIN_POLICY)
+    expected, eager = _losses(config, PLAIN_POLICY, freeze)
+    # Compiled code then draws the random numbers of the mixing as torch does.
+    with torch._inductor.config.patch(fallback_random=True):
+        config = dataclasses.replace(config, compile=True)
+        losses, objective = _losses(config, PLAIN_POLICY, freeze)
     assert losses == pytest.approx(expected, rel=2e-3, abs=2e-3)
     for name, value in eager.state_dict().items():
         torch.testing.assert_close(objective.state_dict()[name], value, rtol=2e-2, atol=5e-3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"optimizer": AdamW(), "schedule": SLOW, "grad_clip": 0.5},
+        {"optimizer": TimmOptimizer("lamb"), "schedule": SLOW},
+        {"grad_accum_steps": 2, "parameter_groups": GROUPS, "mixing": Mixup()},
+    ],
+    ids=str,
+)
+def test_the_captured_step_in_float16_is_the_eager_one(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a scale at which no gradient overflows, since rounding would decide which ones do."""
+    _set_initial_scale(monkeypatch, 2.0**8)
+    config = dataclasses.replace(CONFIG, schedule=Schedule(1e-2, 3), precision="fp16")
+    config = dataclasses.replace(config, **change)
+    expected, _ = _losses(config, PLAIN_POLICY)
+    with torch._inductor.config.patch(fallback_random=True):
+        losses, _ = _losses(dataclasses.replace(config, compile=True), PLAIN_POLICY)
+    assert losses == pytest.approx(expected, rel=3e-2, abs=1e-2)
+
+
+@pytest.mark.parametrize("compile", [True, False])
+@pytest.mark.parametrize("optimizer", [SGD(), AdamW(), TimmOptimizer("lamb")], ids=str)
+def test_steps_that_overflow_are_skipped(
+    optimizer: SGD | AdamW | TimmOptimizer, compile: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scale halves and no weight changes until gradients are finite; then training goes on."""
+    _set_initial_scale(monkeypatch, 2.0**40)
+    objective = small_objective().cuda()
+    before = [parameter.detach().clone() for parameter in objective.parameters()]
+    config = dataclasses.replace(
+        CONFIG, schedule=Schedule(1e-2, 12), precision="fp16", optimizer=optimizer, compile=compile
+    )
+    for progress in train(objective, _loader(PLAIN_POLICY), config):
+        scale = progress.checkpoint()[1]["loss_scale"]["scale"]
+        unchanged = all(map(torch.equal, objective.parameters(), before))
+        if progress.step <= 8:
+            assert scale == 2.0 ** (40 - progress.step)
+            assert unchanged
+    assert 1 < scale < 2.0**32
+    assert not unchanged
+    assert all(bool(torch.isfinite(value).all()) for value in objective.state_dict().values())
+    assert progress.loss < 1.0
+
+
+@pytest.mark.parametrize("freeze", ["backbone", 1])
+def test_what_is_frozen_is_bit_identical_after_training(freeze: Freeze) -> None:
+    objective = small_objective(freeze=freeze).cuda()
+    before = {name: value.clone() for name, value in objective.state_dict().items()}
+    config = dataclasses.replace(CONFIG, compile=True, ema_decay=0.9, mixing=Mixup())
+    list(train(objective, _loader(PLAIN_POLICY), config))
+    last = ("encoder.backbone.layers.6.", "encoder.backbone.layers.7.")
+    for name, value in objective.state_dict().items():
+        is_frozen = name.startswith("encoder.backbone.") and (
+            freeze == "backbone" or not name.startswith(last)
+        )
+        assert torch.equal(value, before[name]) == is_frozen, name
 
 
 def test_each_replay_draws_new_random_numbers_from_the_seed() -> None:
@@ -75,9 +168,19 @@ def test_each_replay_draws_new_random_numbers_from_the_seed() -> None:
     assert other != pytest.approx(first, rel=1e-4)
 
 
-def test_a_captured_run_is_resumed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"parameter_groups": GROUPS, "mixing": Mixup()},
+        {"optimizer": AdamW(), "schedule": SLOW, "parameter_groups": GROUPS},
+        {"optimizer": TimmOptimizer("lamb"), "schedule": SLOW},
+    ],
+    ids=str,
+)
+def test_a_captured_run_is_resumed(change: dict[str, Any], tmp_path: Path) -> None:
     policy = AugmentationPolicy(8, PaddedCrop(padding=1), hflip=0.0)
-    config = dataclasses.replace(CONFIG, compile=True, ema_decay=0.9)
+    config = dataclasses.replace(CONFIG, compile=True, ema_decay=0.9, **change)
     expected, _ = _losses(config, policy)
     for progress in train(small_objective().cuda(), _loader(policy), config):
         if progress.step == 6:

@@ -19,6 +19,7 @@ from protosphere.training import (
     train,
 )
 from protosphere.training.loss_scaling import LossScaler
+from protosphere.training.step import EagerStep
 from support.training import (
     PLAIN_POLICY,
     RecordingLoader,
@@ -158,3 +159,30 @@ def test_gradients_that_are_never_finite_end_the_run() -> None:
     loader = memory_loader(small_split())
     with pytest.raises(TrainingError, match=r"in fp16 .* loss scale of 6e-05 at step 30; use bf16"):
         list(train(objective, loader, config))
+
+
+@pytest.mark.parametrize("optimizer", [SGD(), SGD(momentum=0.0)], ids=str)
+def test_a_step_for_a_graph_skips_without_asking_the_device(
+    optimizer: SGD, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fused optimizer reads the tensor itself; the results are those of the eager step."""
+    scaler = functools.partial(LossScaler, init_scale=2.0**24, growth_interval=2)
+    monkeypatch.setattr("protosphere.training.step.LossScaler", scaler)
+    loader = memory_loader(small_split(), PLAIN_POLICY)
+    config = dataclasses.replace(CONFIG, optimizer=optimizer)
+    steps = [
+        EagerStep(_objective(), loader, config, for_graph=for_graph) for for_graph in (False, True)
+    ]
+    assert [step.captures_optimizer for step in steps] == [False, True]
+    scales = set()
+    for index in range(14):
+        batch = (torch.arange(16) + index,)
+        losses = [step(batch, step=index, lr=0.01 * (1 + index % 2)) for step in steps]
+        torch.testing.assert_close(losses[0], losses[1], rtol=1e-3, atol=1e-4)
+        assert steps[0].loss_scale == steps[1].loss_scale
+        scales.add(steps[0].loss_scale)
+    assert len(scales) > 3
+    for first, second in zip(
+        steps[0].objective.parameters(), steps[1].objective.parameters(), strict=True
+    ):
+        torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-4)

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from protosphere.classifiers import LinearClassifier
 from protosphere.classifiers.protocol import Head
 from protosphere.data.augmentation import AugmentationPolicy
-from protosphere.data.loaders import MemoryLoader
+from protosphere.data.loaders import MemoryLoader, derive_seed
+from protosphere.data.mixing import Mixup
 from protosphere.training import SGD, AdamW, Objective, Schedule, TrainConfig, train
+from protosphere.training.step import EagerStep
 from support.training import (
     PLAIN_POLICY,
     RANDOM_POLICY,
@@ -211,6 +213,16 @@ def test_the_seed_determines_the_augmentation() -> None:
     assert not set(first) & set(other)
 
 
+def test_a_step_seeds_the_generator_of_mps(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.mps, "manual_seed", seeds.append)
+    config = TrainConfig(Schedule(0.1, 1), 16, seed=3)
+    step = EagerStep(small_objective(), memory_loader(small_split()), config)
+    step.device = torch.device("mps")
+    step.prepare(step=5, lr=0.1)
+    assert seeds[-1] == derive_seed("step", 3, 5)
+
+
 @pytest.mark.parametrize("decay", [0.5, 0.7])
 def test_the_average_of_the_weights_follows_the_steps(decay: float) -> None:
     config = TrainConfig(Schedule(0.1, 12, "constant"), 4, ema_decay=decay)
@@ -232,12 +244,20 @@ def test_the_average_of_the_weights_follows_the_steps(decay: float) -> None:
 def test_a_compiled_step_is_the_eager_one(
     optimizer: SGD | AdamW, lr: float, tolerance: float
 ) -> None:
-    """On the CPU, without random augmentation; AdamW magnifies the rounding of small gradients."""
+    """On the CPU, with mixed images; AdamW magnifies the rounding of small gradients."""
     loader = memory_loader(small_split(), PLAIN_POLICY)
     config = TrainConfig(
-        Schedule(lr, 3), 16, optimizer=optimizer, ema_decay=0.9, grad_clip=1.0, report_every=2
+        Schedule(lr, 3),
+        16,
+        optimizer=optimizer,
+        mixing=Mixup(),
+        ema_decay=0.9,
+        grad_clip=1.0,
+        report_every=2,
     )
     eager = [progress.loss for progress in train(small_objective(), loader, config)]
     config = dataclasses.replace(config, compile=True)
-    compiled = [progress.loss for progress in train(small_objective(), loader, config)]
+    # Compiled code then draws the random numbers of the mixing as torch does.
+    with torch._inductor.config.patch(fallback_random=True):
+        compiled = [progress.loss for progress in train(small_objective(), loader, config)]
     assert compiled == pytest.approx(eager, rel=1e-3, abs=tolerance)
