@@ -101,10 +101,10 @@ def test_weights_come_from_a_file_or_the_cache(drawings: Path, tmp_path: Path) -
     snapshot.mkdir(parents=True)
     (snapshot / "model.safetensors").touch()
     assert find_weights.find_cached_weights() == ("resnet18.a1_in1k", True)
-    run_command("init", drawings, "--force")
+    run_command("init", drawings, "--overwrite")
     backbone = read().model.backbone
     assert (backbone.name, backbone.pretrained) == ("resnet18.a1_in1k", True)
-    output = run_command("init", drawings, "--force", "--backbone", "resnet34")
+    output = run_command("init", drawings, "--overwrite", "--backbone", "resnet34")
     assert "none in timm's cache" in output
     assert (read().model.backbone.name, read().model.backbone.pretrained) == ("resnet34", False)
 
@@ -113,10 +113,10 @@ def test_weights_come_from_a_file_or_the_cache(drawings: Path, tmp_path: Path) -
 def test_an_existing_recipe_is_kept_unless_it_is_to_be_replaced(drawings: Path) -> None:
     path = Path("recipe.yaml")
     path.write_text("mine")
-    expected = "recipe.yaml must not exist yet; replace it (--force) or choose --out"
+    expected = "--out must be a new file, or --overwrite be given, got recipe.yaml"
     assert refusal("init", drawings) == expected
     assert path.read_text() == "mine"
-    run_command("init", drawings, "--force")
+    run_command("init", drawings, "--overwrite")
     assert read().name == "my-drawings-normface"
 
 
@@ -132,7 +132,11 @@ def test_what_is_refused_writes_nothing(drawings: Path, tmp_path: Path) -> None:
         ([drawings, "--backbone", "resnet19"], "backbone must be a timm model, got 'resnet19'"),
         ([drawings, "--pretrained", "resnet18.safetensors"], "resnet18.safetensors must be a"),
         ([drawings, "--pretrained", "yes"], "but yes is not a file"),
-        ([drawings, "--out", "a/b/c.yaml"], "cannot write a/b/c.yaml: no such file or directory"),
+        (
+            [drawings, "--out", "a/b/c.yaml"],
+            "--out must be in a folder that exists, got a/b/c.yaml",
+        ),
+        ([drawings, "--out", "recipe.txt"], "--out must be a file that ends in .yaml or .yml"),
     ):
         assert message in refusal("init", *arguments)
         assert not Path("recipe.yaml").exists()

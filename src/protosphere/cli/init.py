@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from protosphere.cli.output_files import Overwrite
+
 if TYPE_CHECKING:
     from protosphere.data.folder_summary import FolderSummary
     from protosphere.recipes.find_weights import Weights
@@ -37,7 +39,7 @@ def init(
             "the network; none starts from random weights.",
         ),
     ] = "auto",
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing recipe.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Look at a folder of images and write a recipe to train on it.
 
@@ -45,16 +47,15 @@ def init(
     each choice in a comment of the recipe.
     """
     from protosphere.cli.errors import report_errors
+    from protosphere.cli.output_files import check_new_file, write_text
     from protosphere.cli.progress import progress_bar
     from protosphere.cli.text import count, echo
 
     with report_errors():
         from protosphere.data.folder_summary import summarize_folder
         from protosphere.recipes.suggest import recipe_name, suggest_recipe
-        from protosphere.storage import write_atomically
 
-        if out.exists() and not force:
-            raise ValueError(f"{out} must not exist yet; replace it (--force) or choose --out")
+        check_new_file("--out", out, suffixes=(".yaml", ".yml"), overwrite=overwrite)
         weights = _find_weights(pretrained, backbone)
         with progress_bar("reading headers") as progress:
             summary = summarize_folder(folder, progress=progress)
@@ -66,7 +67,7 @@ def init(
             echo(f"Pretrained weights: {weights.backbone}")
         elif pretrained == "auto":
             echo("Pretrained weights: none in timm's cache; training starts from random weights")
-        write_atomically(out, text.encode())
+        write_text(out, text)
         if summary.problems:
             files = count(len(summary.problems), "file")
             echo(f"Warning: {files} cannot be read; training stops at the first", err=True)
