@@ -271,7 +271,7 @@ def _optimizer(start: str, batch_size: int) -> list[_Line]:
         ]
     return [
         _Line("name", "adamw"),
-        _Line("lr", 1e-3, "Of the head, which starts from random weights."),
+        _Line("lr", 3e-3, "Of the head, which starts from random weights."),
         _Line("lr_scale", {"backbone": 0.1}, "The pretrained backbone is changed more slowly."),
         _Line("weight_decay", 0.05),
         _Line("exclude_from_decay", "norms_and_biases"),
