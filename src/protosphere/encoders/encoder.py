@@ -1,10 +1,12 @@
 """The encoder: a backbone, an optional neck and an optional projection head as named children."""
 
-from typing import Self
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+
+_EncoderT = TypeVar("_EncoderT", bound="Encoder")
 
 
 class Encoder(nn.Module):
@@ -55,7 +57,7 @@ class Encoder(nn.Module):
             self.feature_dim if projection is None else _output_dim(projection, self.feature_dim)
         )
 
-    def train(self, mode: bool = True) -> Self:
+    def train(self: _EncoderT, mode: bool = True) -> _EncoderT:
         """Set the mode of all parts; frozen ones stay in evaluation mode.
 
         Args:
