@@ -17,6 +17,8 @@ CHOICES = [
     ("evaluate x", "--split", "validation test"),
     ("evaluate x", "--probe", "all head cosine class_means linear normalized cached_linear knn"),
     ("evaluate x", "--device", "auto cpu cuda cuda:N mps"),
+    ("evaluate x", "--checkpoint", "best last"),
+    ("export x --out y", "--what", "model backbone"),
     ("measure x", "--split", "train validation test"),
     ("measure x", "--space", "sphere raw"),
     ("measure x", "--classes", "all present"),

@@ -13,6 +13,7 @@ from protosphere import __version__
 from protosphere.cli.demo import demo
 from protosphere.cli.doctor import doctor
 from protosphere.cli.evaluate import evaluate
+from protosphere.cli.export import export
 from protosphere.cli.init import init
 from protosphere.cli.measure import measure
 from protosphere.cli.options import Command, Group
@@ -23,7 +24,7 @@ from protosphere.cli.text import echo
 from protosphere.cli.train import train
 
 app = typer.Typer(name="protosphere", cls=Group, no_args_is_help=True)
-for command in (demo, doctor, evaluate, init, measure, predict, recipes, train):
+for command in (demo, doctor, evaluate, export, init, measure, predict, recipes, train):
     app.command(cls=Command)(command)
 app.add_typer(prototypes)
 

@@ -15,6 +15,7 @@ from protosphere.evaluation.class_report import (
     weakest_classes,
 )
 from protosphere.evaluation.evaluate import Evaluation, evaluate, fit_head
+from protosphere.evaluation.export import ExportError, export_model, to_onnx, to_safetensors
 from protosphere.evaluation.geometry_arrays import geometry_arrays
 from protosphere.evaluation.inference import (
     LabeledFeatures,
@@ -30,6 +31,7 @@ __all__ = [
     "ClassResult",
     "ConfusedPair",
     "Evaluation",
+    "ExportError",
     "LabeledFeatures",
     "Outputs",
     "Predictions",
@@ -41,9 +43,12 @@ __all__ = [
     "evaluate",
     "evaluation_mode",
     "expected_calibration_error",
+    "export_model",
     "fit_head",
     "geometry_arrays",
     "iterate_outputs",
     "predict_images",
+    "to_onnx",
+    "to_safetensors",
     "weakest_classes",
 ]
