@@ -41,7 +41,7 @@ class _Loss(nn.Module):
 
 def create_objective(backbone: str = "small", head: type = CosineClassifier) -> Objective:
     module = create_backbone(backbone, in_channels=3)
-    dim = int(module.num_features)
+    dim = Encoder(module).out_dim
     encoder = Encoder(module, projection=create_projection("mlp", dim, out_dim=16))
     objective = Objective(encoder, head(16, len(NAMES)), _Loss())
     objective.train()(torch.randn(8, 3, 8, 8), torch.arange(8) % 4)  # Moves the batch norms.
@@ -229,13 +229,14 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
 def test_what_is_refused(objective: Objective, tmp_path: Path) -> None:
     (tmp_path / "mine.onnx").write_text("mine")
     (tmp_path / "other.onnx.json").write_text("mine")
-    for name, options, message in (
+    cases: tuple[tuple[str, dict[str, Any], str], ...] = (
         ("model.pt", {}, r"must end in .onnx or .safetensors, got .*model.pt"),
         ("mine.onnx", {}, r"must be a new file unless overwrite=True, got .*mine.onnx"),
         ("other.onnx", {}, r"must be a new file unless overwrite=True, got .*other.onnx.json"),
         ("x.onnx", {"what": "backbone"}, r"backbone alone is exported to a .safetensors file"),
         ("x.onnx", {"what": "head"}, r"what must be 'model' or 'backbone', got 'head'"),
-    ):
+    )
+    for name, options, message in cases:
         with pytest.raises(ValueError, match=message):
             export_model(objective, TRANSFORM, tmp_path / name, **OPTIONS, **options)
     assert len(list(tmp_path.iterdir())) == 2

@@ -1,5 +1,7 @@
 """Labels that are class names are refused with the way to convert them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,7 @@ def test_class_names_are_refused_with_a_hint(labels) -> None:
     with pytest.raises(ValueError, match=r"labels must be integer class indices, got .*; ") as info:
         measure(FEATURES, labels)
     statement = str(info.value).split("; ")[1].removesuffix(" converts class names")
-    namespace = {"np": np, "labels": np.asarray(labels)}
+    namespace: dict[str, Any] = {"np": np, "labels": np.asarray(labels)}
     exec(statement, namespace)
     assert measure(FEATURES, namespace["labels"]) == measure(FEATURES, [1, 2, 1, 0, 2, 0])
     assert namespace["names"].astype(str).tolist() == ["ant", "cat", "dog"]

@@ -56,11 +56,9 @@ def test_without_matplotlib_the_error_is_that_of_torchmetrics(metric: NeuralColl
         metric.plot()
 
 
-@pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_plot_draws_a_point_or_a_line_for_each_metric(metric: NeuralCollapse) -> None:
-    import matplotlib as mpl
-
+    mpl = pytest.importorskip("matplotlib")
     mpl.use("Agg")
     results = []
     for labels in BATCHES[:2]:

@@ -35,12 +35,7 @@ def export(
     from protosphere.cli.text import echo
 
     with report_errors():
-        from protosphere.evaluation.export import (
-            SUFFIXES,
-            check_export,
-            description_path,
-            export_model,
-        )
+        from protosphere.evaluation.export import SUFFIXES, check_export, description_path
         from protosphere.recipes.loading import load_run
 
         check_new_file("--out", out, suffixes=SUFFIXES, overwrite=overwrite)
@@ -50,16 +45,7 @@ def export(
             loaded = load_run(
                 run, checkpoint=checkpoint, overrides=overrides or [], progress=progress
             )
-        described = export_model(
-            loaded.objective,
-            loaded.transform,
-            out,
-            class_names=loaded.class_names,
-            recipe=loaded.recipe.name,
-            backbone=loaded.recipe.model.backbone.name,
-            what=what,
-            overwrite=overwrite,
-        )
+        described = loaded.export(out, what=what, overwrite=overwrite)
         checked = ", checked in onnxruntime" if out.suffix == ".onnx" else ""
         content = "the model" if what == "model" else "the backbone"
         echo(f"Wrote {content} of {loaded.recipe.name}, step {loaded.step:,}, to {out}{checked}")

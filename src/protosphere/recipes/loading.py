@@ -15,6 +15,7 @@ from protosphere.data.datasets import ChannelStatistics, DataError, ImageDataset
 from protosphere.data.feature_files import FeatureFile
 from protosphere.data.loaders import Loader
 from protosphere.evaluation import Evaluation, collect_outputs, evaluate, fit_head
+from protosphere.evaluation.export import ExportPart, export_model
 from protosphere.evaluation.predict import Predictions, predict_images
 from protosphere.evaluation.probes import PROBES, ProbeName, ProbeResult, run_probes
 from protosphere.recipes import build, catalog
@@ -119,6 +120,34 @@ class Run:
         """
         return predict_images(
             self.objective, self.transform, images, top_k=top_k, batch_size=batch_size
+        )
+
+    def export(
+        self, path: Path | str, *, what: ExportPart = "model", overwrite: bool = False
+    ) -> Path:
+        """Write the model to an ONNX or safetensors file, with a JSON file that describes it.
+
+        Args:
+            path: File to write, ``.onnx`` or ``.safetensors``.
+            what: The whole ``"model"``, or the ``"backbone"`` (``.safetensors`` only).
+            overwrite: Whether files that exist are replaced.
+
+        Returns:
+            Path of the JSON file.
+
+        Raises:
+            ValueError: The suffix is another one, or a file exists.
+            ExportError: The model cannot be exported, or the exported one gives other results.
+        """
+        return export_model(
+            self.objective,
+            self.transform,
+            path,
+            class_names=self.class_names,
+            recipe=self.recipe.name,
+            backbone=self.recipe.model.backbone.name,
+            what=what,
+            overwrite=overwrite,
         )
 
     def features(
