@@ -1,7 +1,7 @@
 """The losses with soft labels: one formula each, on features and prototypes or on logits."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,7 @@ from protosphere.losses.soft_targets import NegativeWeights, SoftNegatives, Soft
 from protosphere.losses.targets import Temperature
 
 
+@runtime_checkable
 class SoftLogits(Protocol):
     """The logits S_ic of a batch with soft labels, up to one common constant."""
 
