@@ -71,7 +71,7 @@ def test_the_default_is_one_group_of_all_parameters_in_their_order() -> None:
 
 
 def test_each_part_has_its_multiplier() -> None:
-    scales = _scales(ParameterGroups(backbone_lr=0.1, neck_lr=2, head_lr=3), _objective())
+    scales = _scales(ParameterGroups(backbone_lr=0.1, neck_lr=2.0, head_lr=3.0), _objective())
     assert len(scales) == 9 + 2 + 2 + 1
     for name, scale in scales.items():
         part = name.split(".")[1] if name.startswith("encoder.") else "head"
