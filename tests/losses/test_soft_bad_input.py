@@ -85,16 +85,17 @@ def test_losses_without_prototypes_take_class_indices_only(row: Row) -> None:
 
 @pytest.mark.parametrize("labels", [Q, MIXED, Y], ids=["probabilities", "mixed", "smoothed"])
 def test_margins_and_other_negatives(labels: Any) -> None:
-    options = {"label_smoothing": 0.1 if labels is Y else 0.0}
+    options: dict[str, Any] = {"label_smoothing": 0.1 if labels is Y else 0.0}
     message = "margin must be 0 with soft labels or label smoothing, got 0.2"
     with pytest.raises(ValueError, match=message):
         normface_loss(X, W, labels, margin=0.2, **options)
-    for negatives in ("prototypes", "both"):
+    others: tuple[Any, ...] = ("prototypes", "both")
+    for negatives in others:
         message = f'negatives must be "samples" with soft labels .* got "{negatives}"'
         with pytest.raises(ValueError, match=message):
-            nonl_loss(X, W, labels, negatives=negatives, **options)  # type: ignore[arg-type]
+            nonl_loss(X, W, labels, negatives=negatives, **options)
         with pytest.raises(ValueError, match=message):
-            nonl_from_logits(X, X[:, :3].softmax(1), negatives=negatives)  # type: ignore[arg-type]
+            nonl_from_logits(X, X[:, :3].softmax(1), negatives=negatives)
 
 
 def test_modules_refuse_options_that_exclude_each_other() -> None:

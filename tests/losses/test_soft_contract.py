@@ -162,11 +162,11 @@ def test_value_and_gradient_are_finite(row: Row, kind: str, dtype: torch.dtype) 
     for spread in (0.0, 3.0):
         for form in row.forms:
             noise = spread * torch.randn(32, DIM, dtype=F64)
-            inputs = [t.to(dtype).requires_grad_() for t in (frame[labels] + noise, frame)]
-            value = row.call(*inputs, soft, **row.settings(temperature=0.01, form=form, **options))
+            x, w = (t.to(dtype).requires_grad_() for t in (frame[labels] + noise, frame))
+            value = row.call(x, w, soft, **row.settings(temperature=0.01, form=form, **options))
             assert torch.isfinite(value)
             assert value.dtype == torch.float32
-            for gradient in torch.autograd.grad(value, inputs):
+            for gradient in torch.autograd.grad(value, (x, w)):
                 assert torch.isfinite(gradient).all()
 
 
@@ -183,9 +183,9 @@ def test_gradients_near_collapse_are_within_one_percent(
     soft, options = _soft(kind, labels)
     results = []
     for wide in (dtype, F64):
-        inputs = [t.to(dtype).to(wide).requires_grad_() for t in (features, frame)]
-        row.call(*inputs, soft, **row.settings(temperature=0.1, **options)).backward()
-        results.append([t.grad.double() for t in inputs if t.grad is not None])
+        x, w = (t.to(dtype).to(wide).requires_grad_() for t in (features, frame))
+        value = row.call(x, w, soft, **row.settings(temperature=0.1, **options))
+        results.append([g.double() for g in torch.autograd.grad(value, (x, w))])
     for ours, exact in zip(*results, strict=True):
         assert (ours - exact).norm() <= 0.01 * exact.norm()
 
