@@ -5,8 +5,10 @@ at batch size 512, as the recipe has it and as an eager float32 loop, and ResNet
 images of 224 pixels at batch size 1024.
 
     python benchmarks/training.py cifar100.npz
+    python benchmarks/training.py cifar100.npz --mixing    # with mixup and without, and nothing else
 """
 
+import argparse
 import json
 import statistics
 import subprocess
@@ -36,6 +38,22 @@ def cases(data: str) -> dict[str, list[str]]:
         "resnet18, 32 px, batch 512": [*cifar, "schedule.epochs=12"],
         "resnet18, 32 px, batch 512, eager float32": [*cifar, *eager, "schedule.epochs=7"],
         "resnet50, 224 px, batch 1024, synthetic images": [*large, "schedule.epochs=7"],
+    }
+
+
+def mixing_cases(data: str) -> dict[str, list[str]]:
+    """Return the cases with and without mixed images.
+
+    Args:
+        data: Path of CIFAR-100 as an ``.npz``.
+    """
+    recipe = ["cifar100-nonl", "data.source=arrays", f"data.path={data}", "schedule.epochs=12"]
+    return {
+        "resnet18, 32 px, batch 512": recipe,
+        "resnet18, 32 px, batch 512, mixup": [
+            *recipe,
+            "augmentation.mixing={name: mixup, alpha: 0.2}",
+        ],
     }
 
 
@@ -82,18 +100,23 @@ def table(record: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure all cases, print them and write ``results/training-gpu.json``."""
-    if len(sys.argv) != 2:
-        sys.exit(
-            "expected one argument: CIFAR-100 as an .npz with x_train, y_train, x_test, y_test"
-        )
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", help="CIFAR-100 as an .npz with x_train, y_train, x_test, y_test")
+    parser.add_argument(
+        "--mixing", action="store_true", help="measure mixup, and write results/mixing-gpu.json"
+    )
+    options = parser.parse_args()
     results: dict[str, Any] = {}
-    for name, (recipe, *overrides) in cases(sys.argv[1]).items():
-        results[name] = measure(recipe, overrides)
-        print(name, json.dumps(results[name]), flush=True)
+    chosen = mixing_cases(options.data) if options.mixing else cases(options.data)
+    name = "mixing" if options.mixing else "training"
+    ratio_name = "times_with_mixup" if options.mixing else "times_eager_float32"
+    for case, (recipe, *overrides) in chosen.items():
+        results[case] = measure(recipe, overrides)
+        print(case, json.dumps(results[case]), flush=True)
         if len(results) > 1:
-            fast, eager = list(results.values())[:2]
-            ratio = round(fast["images_per_second"] / eager["images_per_second"], 2)
-            path = write("training", {"cases": results, "times_eager_float32": ratio})
+            first, second = list(results.values())[:2]
+            ratio = round(first["images_per_second"] / second["images_per_second"], 2)
+            path = write(name, {"cases": results, ratio_name: ratio})
             print("written to", path, flush=True)
 
 
