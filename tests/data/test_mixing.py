@@ -164,6 +164,18 @@ def test_one_of_both_mixes_as_often_as_it_says() -> None:
     assert torch.equal(mixed[~blended & ~cut], images[~blended & ~cut])
 
 
+@pytest.mark.parametrize(
+    ("cutmix_p", "alone"),
+    [(0.0, Mixup(alpha=0.1)), (1.0, CutMix(alpha=5.0))],
+    ids=["mixup", "cutmix"],
+)
+def test_one_of_both_uses_the_alpha_of_each(cutmix_p: float, alone: Mixing) -> None:
+    images = torch.zeros(3000, 1, 32, 32)
+    both = MixupOrCutMix(mixup_alpha=0.1, cutmix_alpha=5.0, cutmix_p=cutmix_p)
+    found, expected = (mix_images(images, mixing).weights.numpy() for mixing in (both, alone))
+    assert scipy.stats.ks_2samp(found, expected).pvalue > 1e-3
+
+
 @pytest.mark.parametrize("mixing", [Mixup(alpha=1.0, p=0.3), CutMix(p=0.3)], ids=str)
 def test_images_are_mixed_with_their_probability(mixing: Mixing) -> None:
     images = torch.randn(3000, 1, 32, 32)
