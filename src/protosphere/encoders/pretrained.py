@@ -226,6 +226,4 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def _not_weights(path: Path) -> ValueError:
-    return ValueError(
-        f"{path} must be a .safetensors file or a state dict of torch.save; it is not"
-    )
+    return ValueError(f"{path} must be a .safetensors file or a state dict, but it is neither")
