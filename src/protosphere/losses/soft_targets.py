@@ -19,8 +19,6 @@ from protosphere.losses.targets import (
 )
 
 SoftNegatives = Literal["weighted", "excluded"]
-
-
 Labels = Integer[Tensor, "samples"] | Float[Tensor, "samples classes"] | MixedLabels
 
 
@@ -65,6 +63,11 @@ class SoftTargets:
     class_weights: Float[Tensor, "classes"]
 
     @property
+    def is_dense(self) -> bool:
+        """Whether the rest is a matrix of class probabilities, and there are no entries."""
+        return self.index.shape[1] == 0
+
+    @property
     def entries(self) -> list[tuple[Int[Tensor, "samples"], Float[Tensor, "samples"]]]:
         """Class and probability of each entry."""
         return list(zip(self.index.unbind(1), self.mass.unbind(1), strict=True))
@@ -79,10 +82,11 @@ class SoftTargets:
         total = rows.new_zeros(len(self.kept), rows.shape[1])
         for index, mass in self.entries:
             total = total + mass[:, None] * rows.index_select(0, index)
-        if self.rest is not None and self.rest.shape[1] == len(rows):
-            total = total + inner_products(self.rest, rows.mT)
-        elif self.rest is not None:
-            total = total + self.rest * rows.sum(0)
+        if self.rest is not None:
+            product = (
+                inner_products(self.rest, rows.mT) if self.is_dense else self.rest * rows.sum(0)
+            )
+            total = total + product
         return total if values.ndim == 2 else total.squeeze(1)
 
     def expect_each(self, matrix: Float[Tensor, "samples classes"]) -> Float[Tensor, "samples"]:
@@ -123,39 +127,40 @@ class SoftTargets:
 
         v_ic = 1 − q_ic / max_c' q_ic' (``"weighted"``), or [q_ic = 0] (``"excluded"``).
         """
-        top, entries = self._top()
-        rest = self.mass.new_zeros(len(top), 1) if self.rest is None else self.rest
-        if soft_negatives == "excluded":
-            others, own = (rest == 0).to(rest.dtype), (entries == 0).to(rest.dtype)
-        else:
-            others, own = 1 - rest / top, 1 - entries / top
-        samples = None if self.rest is None and self.all_kept else others.log()
-        if samples is not None:
-            samples = samples.masked_fill(~self.kept[:, None], -torch.inf)
-            samples = samples.squeeze(1) if len(self.entries) else samples.mT
-        if not self.entries:
-            return NegativeWeights(samples, None, None)
-        # Where both entries are one class, the first one has all of its probability.
-        ratio = torch.where(others > 0, own / torch.where(others > 0, others, 1), 0)
-        ratio[:, 1:].masked_fill_(self.index[:, 1:] == self.index[:, :1], 1)
-        return NegativeWeights(samples, self.index, ratio.log())
+        top, candidates = self._top()
+
+        def log_weights(q: Tensor) -> Tensor:
+            overlap = (q > 0).to(q.dtype) if soft_negatives == "excluded" else q / top
+            return overlap.neg_().log1p_()
+
+        weights = self.equal_weights()
+        of_rest = None if self.rest is None else log_weights(self.rest)
+        if of_rest is not None:
+            samples = of_rest.masked_fill(~self.kept[:, None], -torch.inf)
+            weights = weights._replace(samples=samples.mT if self.is_dense else samples.squeeze(1))
+        if self.is_dense:
+            return weights
+        pairs = log_weights(candidates)
+        if of_rest is not None:
+            # Labels that are smoothed to uniform ones are no negatives of any class.
+            pairs = torch.where(of_rest == -torch.inf, 0, pairs - of_rest)
+        return weights._replace(pair_index=self.index, pairs=pairs)
 
     def top_class_is(self, chosen: Bool[Tensor, "classes"]) -> Bool[Tensor, "samples"]:
         """Whether the most probable class of each sample, or one of several, is chosen."""
-        top, entries = self._top()
-        if self.rest is not None and not self.entries:
-            return (chosen & (self.rest == top)).any(1)
-        return (chosen[self.index] & (entries == top)).any(1)
+        top, candidates = self._top()
+        return ((chosen if self.is_dense else chosen[self.index]) & (candidates == top)).any(1)
 
-    def _top(self) -> tuple[Float[Tensor, "samples 1"], Float[Tensor, "samples entries"]]:
-        """Largest probability of each sample, 1 if it is ignored, and those of the entries."""
-        entries, candidates = self.mass, [self.mass]
+    def _top(self) -> tuple[Float[Tensor, "samples 1"], Float[Tensor, "samples _"]]:
+        """Largest probability of each sample, 1 if it is ignored, and those it is the largest of.
+
+        Outside of the entries, if there are any, no class has a larger probability than inside.
+        """
+        candidates = self.mass
         if self.rest is not None:
-            entries = self.mass + self.rest if self.entries else self.mass
-            candidates = [entries, self.rest]
-        largest = [values.amax(1, keepdim=True) for values in candidates if values.shape[1]]
-        top = largest[0] if len(largest) == 1 else torch.maximum(*largest)
-        return torch.where(self.kept[:, None], top, 1), entries
+            candidates = self.rest if self.is_dense else self.mass + self.rest
+        top = candidates.amax(1, keepdim=True)
+        return torch.where(self.kept[:, None], top, 1), candidates
 
 
 def read_labels(
