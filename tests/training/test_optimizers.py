@@ -24,6 +24,7 @@ from protosphere.training import (
     train,
 )
 from protosphere.training.optimizers import timm_optimizer_names
+from protosphere.training.step import EagerStep
 from support.training import small_loss
 
 # One name of each class, without those that need other packages.
@@ -139,6 +140,20 @@ def test_timms_optimizers_resume_bit_for_bit(
     ):
         assert torch.equal(parameter, other)
         assert not torch.equal(parameter, start)
+
+
+@pytest.mark.filterwarnings("ignore:It is highly recommended to have 'opt_einsum'")
+def test_a_random_state_of_an_optimizer_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kron has random numbers of its own, which matter once in a hundred steps."""
+    monkeypatch.setattr("timm.optim.kron.has_dynamo", False)
+    loader = FeatureLoader(torch.randn(4, 3), torch.arange(4) % 2)
+    config = TrainConfig(Schedule(0.01, 1), 4, optimizer=TimmOptimizer("kron"))
+    step, resumed = (EagerStep(_objective(0), loader, config) for _ in range(2))
+    step((torch.arange(4),), step=0, lr=0.01)
+    numbers = [each.optimizer.rng for each in (step, resumed)]
+    assert numbers[0].getstate() != numbers[1].getstate()
+    resumed.load_state_dict(step.state_dict())
+    assert numbers[0].getstate() == numbers[1].getstate()
 
 
 def test_a_timm_optimizer_follows_timm() -> None:
