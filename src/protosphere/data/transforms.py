@@ -8,6 +8,7 @@ value, so everything compiles.
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float, Integer, UInt8
@@ -381,7 +382,17 @@ def normalize(
     std: Sequence[float],
 ) -> Float[Tensor, "images channels height width"]:
     """Subtract the mean of each channel and divide by its standard deviation."""
-    means, stds = (
-        torch.tensor(values, device=images.device)[:, None, None] for values in (mean, std)
-    )
+    means, stds = (_channels(tuple(values), images.device) for values in (mean, std))
     return (images - means) / stds
+
+
+def _channels(values: tuple[float, ...], device: torch.device) -> Float[Tensor, "channels 1 1"]:
+    """Return values on a device, created once: a CUDA graph cannot capture their copy to it."""
+    if torch.compiler.is_compiling():
+        return torch.tensor(values, device=device)[:, None, None]
+    return _cached_channels(values, device)
+
+
+@lru_cache(maxsize=64)
+def _cached_channels(values: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, device=device)[:, None, None]
