@@ -15,7 +15,8 @@ from protosphere.classifiers import CosineClassifier, LinearClassifier
 from protosphere.geometry import cosines
 from protosphere.kernels import dispatch
 from protosphere.losses import CrossEntropyLoss, nonl_loss, normface_loss, ntce_loss
-from support.losses import TABLE, Row
+from support.losses import TABLE
+from support.scalar_loops import Row
 
 F64 = torch.float64
 CLASSES, DIM = 4, 5

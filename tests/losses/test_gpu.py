@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from protosphere.losses import NONLFromLogits
-from support.losses import TABLE, Row
+from support.losses import TABLE
+from support.scalar_loops import Row
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),

@@ -7,15 +7,8 @@ import torch
 
 from protosphere.kernels import Form
 from protosphere.losses import cross_entropy_loss
-from support.losses import (
-    TABLE,
-    Row,
-    assert_close,
-    cross_entropy,
-    gradients,
-    probabilities,
-    reduce,
-)
+from support.losses import TABLE, cross_entropy
+from support.scalar_loops import Row, assert_close, gradients, probabilities, reduce
 
 F64 = torch.float64
 

@@ -8,7 +8,8 @@ import torch
 
 from protosphere.geometry import simplex_etf
 from protosphere.losses import ntce_loss, scl_loss
-from support.losses import TABLE, Row
+from support.losses import TABLE
+from support.scalar_loops import Row
 
 CLASSES, EACH, DIM = 10, 8, 64
 LABELS = torch.arange(CLASSES * EACH) % CLASSES

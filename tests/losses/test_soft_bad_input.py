@@ -16,7 +16,8 @@ from protosphere.losses import (
     nonl_loss,
     normface_loss,
 )
-from support.losses import TABLE, Row
+from support.losses import TABLE
+from support.scalar_loops import Row
 
 pytestmark = pytest.mark.bad_input
 

@@ -19,7 +19,8 @@ from protosphere.losses import (
     nonl_loss,
     ntce_loss,
 )
-from support.losses import TABLE, Labels, Row, assert_close, gradients
+from support.losses import TABLE
+from support.scalar_loops import Labels, Row, assert_close, gradients
 
 F64 = torch.float64
 CLASSES, DIM, SAMPLES = 4, 5, 9

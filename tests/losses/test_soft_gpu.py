@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from protosphere.losses import MixedLabels
-from support.losses import TABLE, Labels, Row
+from support.losses import TABLE
+from support.scalar_loops import Labels, Row
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from protosphere.losses import MixedLabels, nonl_loss
-from support.losses import TABLE, Labels, Row, assert_close, gradients
+from support.losses import TABLE
+from support.scalar_loops import Labels, Row, assert_close, gradients
 
 F64 = torch.float64
 ROWS = [row for row in TABLE if row.soft_labels]

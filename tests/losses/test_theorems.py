@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from protosphere.geometry import cosines, normalize, simplex_etf
 from protosphere.losses import nonl_loss, normface_loss, ntce_loss, prototype_loss, scl_loss
-from support.losses import TABLE, Row
+from support.losses import TABLE
+from support.scalar_loops import Row
 
 F64 = torch.float64
 NORMALIZED = [row for row in TABLE if row.reaches_simplex]
