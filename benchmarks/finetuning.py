@@ -6,7 +6,7 @@ training images with several seeds and evaluated on the test images. Beside them
 frozen features of the same backbone.
 
 ``python benchmarks/finetuning.py --data flowers102.npz --weights WEIGHTS.safetensors`` continues
-where an earlier call has stopped.
+where an earlier call has stopped; with ``--frozen`` it evaluates the classifiers on frozen features.
 """
 
 import argparse
@@ -192,7 +192,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=4, help="runs at a time")
     parser.add_argument("--progress", type=Path, default=Path("finetuning-progress.json"))
+    parser.add_argument("--frozen", action="store_true", help="only classifiers on frozen features")
     options = parser.parse_args()
+    if options.frozen:
+        print(
+            f"written to {harness.write('frozen_features', {'rows': frozen_classifiers(options)})}"
+        )
+        return
     done: list[Job] = json.loads(options.progress.read_text()) if options.progress.exists() else []
     trials = [
         {"method": method, "lr": lr, "value": value, "final": False, "seed": 0}
@@ -228,7 +234,6 @@ def main() -> None:
         "epochs": options.epochs,
         "trials_per_method": len(finished) // len(METHODS),
         "methods": methods,
-        "frozen": frozen_classifiers(options),
         "trials": finished,
     }
     print(f"written to {harness.write('finetuning', record)}")
