@@ -6,7 +6,8 @@ training images with several seeds and evaluated on the test images. Beside them
 frozen features of the same backbone.
 
 ``python benchmarks/finetuning.py --data flowers102.npz --weights WEIGHTS.safetensors`` continues
-where an earlier call has stopped; with ``--frozen`` it evaluates the classifiers on frozen features.
+where an earlier call has stopped. With ``--frozen`` it evaluates the classifiers on frozen
+features.
 """
 
 import argparse

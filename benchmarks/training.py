@@ -5,7 +5,7 @@ at batch size 512, as the recipe has it and as an eager float32 loop, and ResNet
 images of 224 pixels at batch size 1024.
 
     python benchmarks/training.py cifar100.npz
-    python benchmarks/training.py cifar100.npz --mixing    # with mixup and without, and nothing else
+    python benchmarks/training.py cifar100.npz --mixing    # only with mixup and without
 """
 
 import argparse

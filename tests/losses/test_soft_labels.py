@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from protosphere.losses import MixedLabels, nonl_loss
+from protosphere.losses.soft_targets import SoftTargets, read_labels
 from support.losses import TABLE
 from support.scalar_loops import Labels, Row, assert_close, gradients
 
@@ -145,3 +146,33 @@ def test_logit_adjustment_is_added_to_the_logits(row: Row, batch: str, form: str
         options.pop("temperature", None)
     module = row.call_module(x, w, labels, **row.settings(form=form, **options))
     assert module == row.call(x, w, labels, **row.settings(form=form, **options))
+
+
+def test_a_division_that_rounds_up_leaves_the_top_class_excluded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compiled code on a GPU may return more than 1 for x / x, and log(1 − x / x) would be NaN."""
+    divide = torch.Tensor.__truediv__
+
+    def rounded_up(self: torch.Tensor, other: Any) -> torch.Tensor:
+        return divide(self, other) * (1 + 2e-7)
+
+    weights = torch.rand(64, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(64) % 5
+    mixed = MixedLabels(labels, labels.roll(1), weights)
+    targets = read_labels(
+        mixed,
+        num_samples=64,
+        num_classes=5,
+        ignore_index=-100,
+        class_weights=None,
+        label_smoothing=0.0,
+        dtype=torch.float32,
+    )
+    assert isinstance(targets, SoftTargets)
+    monkeypatch.setattr(torch.Tensor, "__truediv__", rounded_up)
+    pairs = targets.negative_weights("weighted").pairs
+    assert pairs is not None
+    assert not pairs.isnan().any()
+    top = torch.where(weights >= 0.5, 0, 1)
+    assert (pairs.gather(1, top[:, None]) == -torch.inf).all()

@@ -1,7 +1,9 @@
 """``NeuralCollapse``: keys that loggers can rely on, and ``plot`` as torchmetrics has it."""
 
 from importlib.util import find_spec
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torchmetrics import MetricCollection, MetricTracker
@@ -66,7 +68,7 @@ def test_plot_draws_a_point_or_a_line_for_each_metric(metric: NeuralCollapse) ->
     _, axes = metric.plot()
     assert [line.get_label() for line in axes.lines] == list(metric.names)
     figure, axes = metric.plot(results)
-    assert {len(line.get_ydata()) for line in axes.lines} == {2}
-    assert metric.plot(results[0], ax=axes) == (None, axes)
+    assert {np.size(line.get_ydata()) for line in axes.lines} == {2}
+    assert metric.plot(results[0], ax=cast(Any, axes)) == (None, axes)
     figure.canvas.draw()
     mpl.pyplot.close("all")

@@ -17,7 +17,7 @@ from protosphere.encoders import create_backbone
 from protosphere.geometry import cosines
 from protosphere.recipes import build, catalog
 from protosphere.recipes.registry import LOSSES
-from protosphere.recipes.schema import Recipe, apply_overrides
+from protosphere.recipes.schema import Recipe, RecipeError, apply_overrides
 from protosphere.training import SGD, AdamW, ParameterGroups, TimmOptimizer
 
 DIM, CLASSES = 64, 3
@@ -239,7 +239,10 @@ def test_every_key_of_fine_tuning_arrives(tmp_path: Path) -> None:
         "lion", weight_decay=0.03, options={"betas": (0.8, 0.9)}
     )
     assert config.parameter_groups == ParameterGroups(
-        backbone_lr=0.1, neck_lr=0.5, head_lr=2.0, exclude_from_decay="norms_and_biases"
+        backbone_lr_scale=0.1,
+        neck_lr_scale=0.5,
+        head_lr_scale=2.0,
+        exclude_from_decay="norms_and_biases",
     )
     assert (config.precision, config.mixing) == ("fp16", CutMix(alpha=0.7, p=0.3))
     decayed = build.create_train_config(_recipe("optimizer.layer_decay=0.7"))
@@ -299,6 +302,11 @@ def test_validation_images_are_held_out_of_the_training_images() -> None:
             ["loss.name=etf-dr", "model.projection={name: linear, out_dim: 1}"],
             "loss etf-dr: a simplex",
         ),
+        (
+            ["model.backbone.pretrained=none.safetensors"],
+            "model.backbone: pretrained must be true or a file of weights, but none.safetensors",
+        ),
+        (["model.freeze={stages: 9}"], "model.freeze: "),
         (["model.backbone.stem=cifar"], "model.backbone: stem 'cifar' needs a ResNet"),
         (["model.backbone.zero_init_residual=true"], "zero_init_residual does not apply"),
     ],
@@ -319,3 +327,25 @@ def test_backbones_that_are_not_resnets(backbone: str) -> None:
 def test_every_loss_has_a_title_for_tables() -> None:
     titles = [entry.title for entry in LOSSES.values()]
     assert len(set(titles)) == len(titles)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["optimizer.lr_scale.neck=0.5"], r"optimizer: lr_scale\.neck"),
+        (
+            ["model.freeze={stages: 2}", "optimizer.lr_scale.backbone=0.5"],
+            r"optimizer: lr_scale\.backbone must be 1",
+        ),
+        (
+            ["optimizer={name: lion, options: {beta: 0.9}}"],
+            "optimizer: the optimizer lion cannot be created with the options",
+        ),
+    ],
+)
+def test_optimizers_that_do_not_fit(overrides: list[str], message: str) -> None:
+    recipe = _recipe("augmentation.size=32", *overrides)
+    objective = build.create_objective(recipe, num_classes=CLASSES, in_channels=1)
+    with pytest.raises(RecipeError, match=message):
+        build.create_train_config(recipe, objective)

@@ -14,7 +14,13 @@ from protosphere.data.datasets import DataError
 from protosphere.recipes import build, catalog
 from protosphere.recipes.loading import load_run
 from protosphere.recipes.runner import Event, run_recipe
-from protosphere.recipes.schema import Recipe, apply_overrides, find_difference, recipe_from_yaml
+from protosphere.recipes.schema import (
+    Recipe,
+    RecipeError,
+    apply_overrides,
+    find_difference,
+    recipe_from_yaml,
+)
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.training import TrainingError
 
@@ -73,6 +79,29 @@ def test_a_folder_of_images_with_a_list_of_classes(images: Path, tmp_path: Path)
     run = load_run(tmp_path / "run")
     assert run.class_names == ("red", "blue")
     assert len(run.dataset().test) == 8
+
+
+def test_a_folder_of_validation_images_chooses_the_checkpoint(images: Path, tmp_path: Path) -> None:
+    overrides = [
+        "data.source=folder",
+        f"data.path={images}",
+        "data.validation_folder=val",
+        "data.workers=0",
+        "checkpoint.monitor=balanced_accuracy",
+        *TINY,
+    ]
+    recipe = _recipe("cifar10-ce", *overrides)
+    _run(recipe, tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    assert run.split == "validation"
+    assert len(run.dataset().test) == 12
+    with pytest.raises(DataError, match="must have the folders train and test"):
+        run.dataset("test")
+    shutil.copytree(images / "val", images / "test")
+    (images / "test" / "red" / "0.png").unlink()
+    assert len(run.dataset("test").test) == 11
+    with pytest.raises(RecipeError, match="validation_fraction must be 0 with a validation_folder"):
+        apply_overrides(recipe, ["data.validation_fraction=0.2"])
 
 
 @pytest.mark.bad_input

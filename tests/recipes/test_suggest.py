@@ -59,7 +59,7 @@ def test_there_is_a_recipe_for_every_loss(loss: str, weights: Weights | None) ->
 @given(
     counts=st.lists(st.integers(2, 3000), min_size=2, max_size=30).map(tuple),
     side=st.integers(1, 5000),
-    test_folder=st.sampled_from([None, "val"]),
+    test_folder=st.sampled_from([None, "val", "test"]),
     weights=st.sampled_from([None, PRETRAINED]),
 )
 def test_any_folder_gets_a_valid_recipe(
@@ -76,7 +76,8 @@ def test_any_folder_gets_a_valid_recipe(
     files = ImageFiles(("",) * len(labels), labels, summary.class_names)
     train = split_validation(files, fraction)[0] if test_folder is None else files
     assert recipe.training.batch_size <= max(2, -(-len(train) // 4))
-    assert (recipe.checkpoint.monitor is None) == (test_folder is not None)
+    assert (recipe.checkpoint.monitor is None) == (test_folder == "test")
+    assert recipe.data.validation_folder == ("val" if test_folder == "val" else None)
     assert 1 <= -(-recipe.schedule.epochs // recipe.evaluation.every) <= 20
 
 

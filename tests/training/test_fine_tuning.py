@@ -33,7 +33,7 @@ from support.training import memory_loader, small_loss, small_split
 
 CONFIG = TrainConfig(Schedule(0.1, 2), batch_size=16, report_every=1)
 GROUPS = ParameterGroups(
-    backbone_lr=0.5, head_lr=2.0, layer_decay=0.7, exclude_from_decay="norms_and_biases"
+    backbone_lr_scale=0.5, head_lr_scale=2.0, layer_decay=0.7, exclude_from_decay="norms_and_biases"
 )
 
 
@@ -194,7 +194,11 @@ def test_the_average_leaves_out_what_is_frozen(loader: MemoryLoader) -> None:
 @pytest.mark.parametrize(
     ("freeze", "change", "message"),
     [
-        ("none", {"parameter_groups": ParameterGroups(head_lr=2.0)}, "parameter groups must be as"),
+        (
+            "none",
+            {"parameter_groups": ParameterGroups(head_lr_scale=2.0)},
+            "parameter groups must be as",
+        ),
         (1, {}, "frozen parts and parameter groups must be as in the checkpoint of step 2"),
         ("none", {"precision": "fp16"}, "loss scale if and only if precision is fp16"),
     ],

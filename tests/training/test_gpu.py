@@ -33,7 +33,7 @@ pytestmark = [
 CONFIG = TrainConfig(Schedule(0.1, 3), batch_size=16, report_every=1)
 SLOW = Schedule(1e-3, 3)
 GROUPS = ParameterGroups(
-    backbone_lr=0.5, head_lr=2.0, layer_decay=0.7, exclude_from_decay="norms_and_biases"
+    backbone_lr_scale=0.5, head_lr_scale=2.0, layer_decay=0.7, exclude_from_decay="norms_and_biases"
 )
 
 

@@ -123,7 +123,7 @@ def test_timms_optimizers_resume_bit_for_bit(
         Schedule(0.01, 3),
         4,
         optimizer=TimmOptimizer(name),
-        parameter_groups=ParameterGroups(head_lr=2.0, exclude_from_decay="norms_and_biases"),
+        parameter_groups=ParameterGroups(head_lr_scale=2.0, exclude_from_decay="norms_and_biases"),
         report_every=1,
     )
     whole, resumed = _objective(0), _objective(1)

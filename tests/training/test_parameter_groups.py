@@ -71,7 +71,9 @@ def test_the_default_is_one_group_of_all_parameters_in_their_order() -> None:
 
 
 def test_each_part_has_its_multiplier() -> None:
-    scales = _scales(ParameterGroups(backbone_lr=0.1, neck_lr=2.0, head_lr=3.0), _objective())
+    scales = _scales(
+        ParameterGroups(backbone_lr_scale=0.1, neck_lr_scale=2.0, head_lr_scale=3.0), _objective()
+    )
     assert len(scales) == 9 + 2 + 2 + 1
     for name, scale in scales.items():
         part = name.split(".")[1] if name.startswith("encoder.") else "head"
@@ -79,7 +81,7 @@ def test_each_part_has_its_multiplier() -> None:
 
 
 def test_an_encoder_of_any_kind_is_a_backbone() -> None:
-    scales = _scales(ParameterGroups(backbone_lr=0.1), linear_objective(torch.ones(2, 2)))
+    scales = _scales(ParameterGroups(backbone_lr_scale=0.1), linear_objective(torch.ones(2, 2)))
     assert scales == {"encoder.weight": 0.1, "head.prototypes": 1.0}
 
 
@@ -96,7 +98,7 @@ def test_layers_decay_as_in_timm(name: str) -> None:
         for parameter in group["params"]
     }
     objective = Objective(Encoder(create_backbone(name)), CosineClassifier(8, 5), small_loss)
-    scales = _scales(ParameterGroups(layer_decay=0.7, backbone_lr=0.5), objective)
+    scales = _scales(ParameterGroups(layer_decay=0.7, backbone_lr_scale=0.5), objective)
     assert scales.pop("head.prototypes") == 1
     assert {key.removeprefix("encoder.backbone.") for key in scales} <= set(expected)
     assert len(set(scales.values())) > 3
@@ -125,8 +127,10 @@ def test_frozen_parameters_are_in_no_group() -> None:
     assert "encoder.backbone.layers.0.weight" not in names
 
 
-@pytest.mark.parametrize(("backbone_lr", "head_lr"), [(0.25, 1.0), (1.0, 3.0)])
-def test_the_learning_rate_of_a_step_is_scaled(backbone_lr: float, head_lr: float) -> None:
+@pytest.mark.parametrize(("backbone_lr_scale", "head_lr_scale"), [(0.25, 1.0), (1.0, 3.0)])
+def test_the_learning_rate_of_a_step_is_scaled(
+    backbone_lr_scale: float, head_lr_scale: float
+) -> None:
     """The gradient is 1/2 for each weight of the encoder; the schedule changes in each step."""
     weights = torch.tensor([[1.0, -2.0], [0.5, 3.0]])
     objective = linear_objective(weights)
@@ -136,10 +140,12 @@ def test_the_learning_rate_of_a_step_is_scaled(backbone_lr: float, head_lr: floa
         schedule,
         4,
         optimizer=SGD(momentum=0.0, weight_decay=0.0),
-        parameter_groups=ParameterGroups(backbone_lr=backbone_lr, head_lr=head_lr),
+        parameter_groups=ParameterGroups(
+            backbone_lr_scale=backbone_lr_scale, head_lr_scale=head_lr_scale
+        ),
     )
     list(train(objective, RecordingLoader(num_samples=4), config))
-    moved = sum(schedule.at_epoch(epoch) for epoch in range(3)) * backbone_lr / 2
+    moved = sum(schedule.at_epoch(epoch) for epoch in range(3)) * backbone_lr_scale / 2
     torch.testing.assert_close(objective.encoder.weight.detach(), weights - moved)
 
 
@@ -152,7 +158,7 @@ def test_excluded_parameters_do_not_decay() -> None:
         Schedule(0.1, 1, "constant"),
         70,
         optimizer=SGD(momentum=0.0, weight_decay=0.5),
-        parameter_groups=ParameterGroups(exclude_from_decay="norms_and_biases", head_lr=2.0),
+        parameter_groups=ParameterGroups(exclude_from_decay="norms_and_biases", head_lr_scale=2.0),
     )
     list(train(objective, memory_loader(small_split()), config))
     for name, value in objective.named_parameters():
@@ -164,7 +170,10 @@ def test_excluded_parameters_do_not_decay() -> None:
 @pytest.mark.parametrize("optimizer", [SGD(), AdamW()], ids=str)
 def test_a_step_for_a_graph_has_a_tensor_for_each_learning_rate(optimizer: SGD | AdamW) -> None:
     config = TrainConfig(
-        Schedule(0.1, 3), 16, optimizer=optimizer, parameter_groups=ParameterGroups(head_lr=3.0)
+        Schedule(0.1, 3),
+        16,
+        optimizer=optimizer,
+        parameter_groups=ParameterGroups(head_lr_scale=3.0),
     )
     step = EagerStep(small_objective(), memory_loader(small_split()), config, for_graph=True)
     tensors = [group["lr"] for group in step.optimizer.param_groups]
@@ -180,9 +189,9 @@ def test_a_step_for_a_graph_has_a_tensor_for_each_learning_rate(optimizer: SGD |
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"backbone_lr": 0.0}, "backbone_lr must be a positive number, got 0.0"),
-        ({"head_lr": float("inf")}, "head_lr must be a positive number, got inf"),
-        ({"neck_lr": -1}, "neck_lr must be a positive number, got -1"),
+        ({"backbone_lr_scale": 0.0}, "backbone_lr_scale must be a positive number, got 0.0"),
+        ({"head_lr_scale": float("inf")}, "head_lr_scale must be a positive number, got inf"),
+        ({"neck_lr_scale": -1}, "neck_lr_scale must be a positive number, got -1"),
         ({"layer_decay": 0.0}, "layer_decay must be greater than 0 and at most 1, got 0.0"),
         ({"layer_decay": 1.1}, "layer_decay must be greater than 0 and at most 1, got 1.1"),
         ({"exclude_from_decay": "biases"}, "'none' or 'norms_and_biases', got 'biases'"),
@@ -212,13 +221,13 @@ def _fixed_objective() -> Objective:
     [
         (
             small_objective,
-            {"neck_lr": 2.0},
-            "neck_lr must be 1 .* neck has nothing to train, got 2",
+            {"neck_lr_scale": 2.0},
+            "neck_lr_scale must be 1 .* neck has nothing to train, got 2",
         ),
         (
             _frozen_objective,
-            {"backbone_lr": 0.1},
-            "backbone_lr must be 1 for a model whose backbone",
+            {"backbone_lr_scale": 0.1},
+            "backbone_lr_scale must be 1 for a model whose backbone",
         ),
         (
             _frozen_objective,

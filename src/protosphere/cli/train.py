@@ -105,22 +105,23 @@ def train(
             step = last.progress.step
             echo(f"Stopped at step {step} with a checkpoint; add --resume to continue")
         elif last.stopped_early:
-            metric, waited = (
-                recipe.checkpoint.monitor,
-                count(recipe.checkpoint.patience, "evaluation"),
-            )
-            echo(f"Stopped early: no better {recipe.split} {metric} in {waited}. {next_steps}")
+            waited = count(recipe.checkpoint.patience or 0, "evaluation")
+            metric = f"{recipe.split} {recipe.checkpoint.monitor}"
+            echo(f"Stopped early: no better {metric} in {waited}. {next_steps}")
         else:
             echo(f"Done. {next_steps}")
 
 
 def _print_header(recipe: "Recipe", dataset: "ImageDataset", device: str, out: Path) -> None:
+    from protosphere.cli.devices import device_limits
     from protosphere.cli.text import count, echo
 
     images = count(len(dataset.train), "training image")
     classes = count(dataset.train.num_classes, "class")
     epochs = count(recipe.schedule.epochs, "epoch")
     echo(f"{recipe.name}: {images} of {classes}, {epochs}, on {device}, into {out}")
+    if limits := device_limits(device):
+        echo(limits)
     batch_size = recipe.training.batch_size
     if batch_size > len(dataset.train):
         echo(f"Each batch holds all training images: training.batch_size is {batch_size:,}")

@@ -75,7 +75,11 @@ class ImageFiles:
 
 
 def load_folder(
-    path: Path | str, *, classes: Path | str | None = None, require_test: bool = True
+    path: Path | str,
+    *,
+    classes: Path | str | None = None,
+    test_folder: str | None = None,
+    require_test: bool = True,
 ) -> tuple[ImageFiles, ImageFiles]:
     """Find the images in PATH/train/CLASS and PATH/val/CLASS (or PATH/test/CLASS without val).
 
@@ -86,7 +90,9 @@ def load_folder(
         classes: Text file that lists class folders, one per line; words after the name of a
             folder are ignored. Only these classes are used, and the labels follow the order of
             the list. None uses all class folders of the training images in alphabetical order.
-        require_test: Whether a folder val or test must exist.
+        test_folder: Name of the folder beside train with the images of the test split; None takes
+            val, or test without val.
+        require_test: Whether a folder of the test split must exist.
 
     Returns:
         The training split and the test split; the test split is empty if there is no folder for
@@ -97,6 +103,10 @@ def load_folder(
     """
     root = Path(path).expanduser()
     train, test = find_split_folders(root)
+    if test_folder is not None:
+        test = root / test_folder
+        if train == root or not test.is_dir():
+            raise DataError(f"{root} must have the folders train and {test_folder}; it has not")
     if test is None and require_test:
         place = "class folders without splits" if train == root else "neither"
         raise DataError(

@@ -20,6 +20,7 @@ from protosphere.evaluation.inference import (
     Outputs,
     collect_outputs,
     iterate_outputs,
+    measuring_device,
     no_progress,
     with_progress,
 )
@@ -146,7 +147,7 @@ def fit_head(
             "only a head with set_means can be fitted, such as MeanClassifier; "
             f"got {type(head).__name__}"
         )
-    means = empty_means(*head.prototypes.shape, device=loader.device)
+    means = empty_means(*head.prototypes.shape, device=measuring_device(loader.device))
     batches = iterate_outputs(objective, loader, batch_size=batch_size)
     for batch in with_progress(batches, len(loader), progress):
         means = means.add(batch.features, batch.labels)
@@ -164,8 +165,11 @@ def _measure_all(
         num_classes = len(head.prototypes)
         means = class_means(outputs.features, outputs.labels, num_classes=num_classes)
         head.set_means(means.means)
-        predictions = head.predict(outputs.features)
-    measurement = measure_detailed(outputs.features, outputs.labels, head.prototypes.detach())
+        predictions = head.predict(outputs.features.to(head.prototypes.device)).to(
+            outputs.labels.device
+        )
+    prototypes = head.prototypes.detach().to(outputs.features.device)
+    measurement = measure_detailed(outputs.features, outputs.labels, prototypes)
     accuracy = {"train_accuracy": _fraction(predictions == outputs.labels)}
     return _TrainingResults(
         measurement.statistics.means,
@@ -184,10 +188,11 @@ def _measure_cheap(
     num_classes, dim = head.prototypes.shape
 
     def prototypes() -> Tensor:
-        return head.prototypes.detach()
+        return head.prototypes.detach().to(device)
 
-    collapse = NeuralCollapse(dim, num_classes, prototypes, metrics="cheap").to(loader.device)
-    num_correct = torch.zeros((), dtype=torch.long, device=loader.device)
+    device = measuring_device(loader.device)
+    collapse = NeuralCollapse(dim, num_classes, prototypes, metrics="cheap").to(device)
+    num_correct = torch.zeros((), dtype=torch.long, device=device)
     batches = iterate_outputs(objective, loader, batch_size=batch_size)
     for batch in with_progress(batches, len(loader), progress):
         collapse.update(batch.features, batch.labels)

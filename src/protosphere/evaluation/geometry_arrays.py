@@ -33,7 +33,7 @@ def geometry_arrays(
         which class means differ most, ``means_3d``, ``prototypes_3d`` and ``samples_3d`` with
         ``sample_labels`` for at most 2,000 images.
     """
-    means, prototypes = means.double().cpu(), normalize(prototypes.double().cpu())
+    means, prototypes = means.cpu().double(), normalize(prototypes.cpu().double())
     labels, predictions = outputs.labels.cpu(), outputs.predictions.cpu()
     num_classes = len(means)
     center = means.mean(0)
@@ -44,7 +44,7 @@ def geometry_arrays(
     confidences.index_add_(0, labels, outputs.confidences.cpu().double())
     axes = _principal_axes(means - center)
     chosen = _balanced_subset(labels, _MAX_POINTS)
-    samples = normalize(outputs.features[chosen.to(outputs.features.device)]).double().cpu()
+    samples = normalize(outputs.features[chosen.to(outputs.features.device)]).cpu().double()
     floats = {
         "class_means": means,
         "prototypes": prototypes,

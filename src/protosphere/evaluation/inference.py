@@ -66,6 +66,15 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
             child.training = mode
 
 
+def measuring_device(device: torch.device) -> torch.device:
+    """Return where the outputs of a device are measured: on the CPU for MPS, without float64.
+
+    Args:
+        device: Device that the model is on.
+    """
+    return torch.device("cpu") if device.type == "mps" else device
+
+
 def iterate_features(
     encoder: nn.Module, loader: Loader, *, batch_size: int = 512
 ) -> Iterator[LabeledFeatures]:
@@ -102,7 +111,8 @@ def iterate_outputs(
         for features, labels in iterate_features(objective.encoder, loader, batch_size=batch_size):
             with torch.no_grad():
                 scores = score_samples(objective.head(features), labels)
-            yield Outputs(features, scores.predictions, labels, scores.confidences, scores.losses)
+            outputs = (features, scores.predictions, labels, scores.confidences, scores.losses)
+            yield Outputs(*(tensor.to(measuring_device(tensor.device)) for tensor in outputs))
 
 
 def collect_outputs(

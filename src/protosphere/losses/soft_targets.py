@@ -130,8 +130,11 @@ class SoftTargets:
         top, candidates = self._top()
 
         def log_weights(q: Tensor) -> Tensor:
-            overlap = (q > 0).to(q.dtype) if soft_negatives == "excluded" else q / top
-            return overlap.neg_().log1p_()
+            if soft_negatives == "excluded":
+                overlap = (q > 0).to(q.dtype)
+            else:
+                overlap = torch.where(_is_top(q, top), 1, q / top)
+            return overlap.neg().log1p()
 
         weights = self.equal_weights()
         of_rest = None if self.rest is None else log_weights(self.rest)
@@ -149,7 +152,8 @@ class SoftTargets:
     def top_class_is(self, chosen: Bool[Tensor, "classes"]) -> Bool[Tensor, "samples"]:
         """Whether the most probable class of each sample, or one of several, is chosen."""
         top, candidates = self._top()
-        return ((chosen if self.is_dense else chosen[self.index]) & (candidates == top)).any(1)
+        of_candidates = chosen if self.is_dense else chosen[self.index]
+        return (of_candidates & _is_top(candidates, top)).any(1)
 
     def _top(self) -> tuple[Float[Tensor, "samples 1"], Float[Tensor, "samples _"]]:
         """Largest probability of each sample, 1 if it is ignored, and those it is the largest of.
@@ -161,6 +165,15 @@ class SoftTargets:
             candidates = self.rest if self.is_dense else self.mass + self.rest
         top = candidates.amax(1, keepdim=True)
         return torch.where(self.kept[:, None], top, 1), candidates
+
+
+def _is_top(q: Float[Tensor, "samples _"], top: Float[Tensor, "samples 1"]) -> Tensor:
+    """Whether probabilities are the largest of their sample, up to rounding.
+
+    Compiled code may compute a number twice with different rounding, and its division x / x is not
+    always 1.
+    """
+    return q >= top * (1 - 8 * torch.finfo(q.dtype).eps)
 
 
 def read_labels(

@@ -1,13 +1,12 @@
 """Turn a recipe into objects: dataset, loaders, objective and training configuration."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
 
-from protosphere.classifiers.protocol import Head
 from protosphere.data.augmentation import Augmentation
 from protosphere.data.datasets import ChannelStatistics, DataError, ImageDataset, split_validation
 from protosphere.data.folder_memory import (
@@ -20,15 +19,12 @@ from protosphere.data.folders import ImageFiles
 from protosphere.data.imbalance import class_counts
 from protosphere.data.loaders import FolderLoader, Loader, MemoryLoader
 from protosphere.data.splits import ImageSet, Split
-from protosphere.encoders import Encoder, create_backbone, create_neck, create_projection
-from protosphere.encoders.freezing import freeze_backbone
 from protosphere.encoders.pretrained import input_config
 from protosphere.recipes.datasets import DATASETS, FolderData, LoadOptions
-from protosphere.recipes.registry import LOSSES
+from protosphere.recipes.objectives import create_objective
 from protosphere.recipes.schema import Recipe, RecipeError
 from protosphere.recipes.schema.sections import (
     AdamWSettings,
-    FrozenStages,
     SGDSettings,
     TimmOptimizerSettings,
 )
@@ -42,6 +38,17 @@ from protosphere.training import (
     TimmOptimizer,
     TrainConfig,
 )
+
+__all__ = [
+    "EvaluationSplit",
+    "channel_statistics",
+    "count_classes",
+    "create_loaders",
+    "create_objective",
+    "create_probe_config",
+    "create_train_config",
+    "load_dataset",
+]
 
 EvaluationSplit = Literal["test", "validation"]
 _WARMUP_LR = 0.01
@@ -72,9 +79,9 @@ def load_dataset(
     split = recipe.split if split is None else split
     if split not in ("test", "validation"):
         raise DataError(f"split must be test or validation, got {split!r}")
-    if split == "validation" and not fraction:
+    if split == "validation" and not recipe.data.has_validation:
         raise DataError("there are no validation images: data.validation_fraction is 0")
-    options = LoadOptions(recipe.seed, download, require_test=split == "test")
+    options = LoadOptions(recipe.seed, download, split)
     dataset = DATASETS[recipe.data.source].load(recipe.data, options)
     _check_classes(dataset)
     if not fraction:
@@ -192,133 +199,47 @@ def count_classes(dataset: ImageDataset) -> tuple[int, ...]:
     return tuple(class_counts(dataset.train.labels, dataset.train.num_classes).tolist())
 
 
-def create_objective(
-    recipe: Recipe,
-    *,
-    num_classes: int,
-    in_channels: int,
-    device: torch.device | str = "cpu",
-    class_counts: Sequence[int] | None = None,
-    pretrained: Literal["recipe", "none"] = "recipe",
-) -> Objective:
-    """Create encoder, head and loss with the initial weights of the recipe's seed.
-
-    Args:
-        recipe: The recipe.
-        num_classes: Number of classes of the data.
-        in_channels: Number of channels of the images.
-        device: Where the objective is put.
-        class_counts: Number of training images of each class; only losses with class weights by
-            name or logit adjustment need it.
-        pretrained: ``"none"`` does not load the pretrained weights of the recipe, for objectives
-            that get other weights.
-
-    Raises:
-        RecipeError: The backbone does not fit the images, or the loss does not fit the classes.
-    """
-    torch.manual_seed(recipe.seed)
-    encoder = _create_encoder(recipe, in_channels, pretrained)
-    entry, settings = LOSSES[recipe.loss.name], recipe.loss
-    if class_counts is not None:
-        settings = settings.with_class_counts(class_counts)
-    weights = settings.class_weights
-    if isinstance(weights, tuple) and len(weights) != num_classes:
-        raise RecipeError(
-            f"loss.class_weights must have one weight for each of the {num_classes} classes, got "
-            f"{len(weights)}"
-        )
-    try:
-        head, loss = entry.head(settings, encoder.out_dim, num_classes), entry.loss(settings)
-    except ValueError as error:
-        raise RecipeError(f"loss {settings.name}: {error}") from None
-    if entry.call == "features":
-        loss = _WithoutHead(loss)
-    return Objective(encoder, head, loss).to(device)
-
-
-class _WithoutHead(nn.Module):
-    """Adapts a loss of (features, labels) to the call of an objective."""
-
-    def __init__(self, loss: nn.Module) -> None:
-        super().__init__()
-        self.loss = loss
-
-    def forward(self, features: Tensor, _: Head, labels: Tensor) -> Tensor:
-        result: Tensor = self.loss(features, labels)
-        return result
-
-
-def _create_encoder(
-    recipe: Recipe, in_channels: int, pretrained: Literal["recipe", "none"]
-) -> Encoder:
-    model = recipe.model
-    try:
-        backbone = create_backbone(
-            model.backbone.name,
-            stem=model.backbone.stem,
-            in_channels=in_channels,
-            zero_init_residual=model.backbone.zero_init_residual,
-            pretrained=model.backbone.pretrained if pretrained == "recipe" else False,
-        )
-    except ValueError as error:
-        raise RecipeError(f"model.backbone: {error}") from None
-    dim = _feature_dim(backbone, recipe, in_channels)
-    projection = None
-    if model.projection is not None:
-        options = model.projection.model_dump()
-        projection = create_projection(options.pop("name"), dim, **options)
-    encoder = Encoder(backbone, create_neck(model.neck, dim), projection, feature_dim=dim)
-    if model.freeze != "none":
-        stages = model.freeze.stages if isinstance(model.freeze, FrozenStages) else model.freeze
-        try:
-            freeze_backbone(encoder, stages)
-        except ValueError as error:
-            raise RecipeError(f"model.freeze: {error}") from None
-    return encoder
-
-
-def _feature_dim(backbone: nn.Module, recipe: Recipe, channels: int) -> int:
-    """Return the feature dimension by a trial: what models state of themselves is not always so."""
-    size, name = recipe.augmentation.size, recipe.model.backbone.name
-    try:
-        with torch.no_grad():
-            features = backbone.eval()(torch.zeros(1, channels, size, size))
-    except (RuntimeError, AssertionError, ValueError, IndexError) as error:
-        reason = " ".join(str(error).split())[:100]
-        raise RecipeError(
-            f"model.backbone {name} does not take images of augmentation.size {size} ({reason})"
-        ) from None
-    backbone.train()
-    if features.ndim != 2:
-        raise RecipeError(f"model.backbone {name} must return one vector per image")
-    return int(features.shape[1])
-
-
 def create_train_config(
-    recipe: Recipe, *, device: torch.device | str = "cpu", report_every: int | None = None
+    recipe: Recipe,
+    objective: Objective | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    report_every: int | None = None,
 ) -> TrainConfig:
     """Create the training configuration.
 
     Args:
         recipe: The recipe.
+        objective: The objective to train, to check that the settings of the optimizer fit it.
         device: Where to train; ``compile: auto`` compiles on a GPU.
         report_every: Number of steps between progress reports within an epoch.
+
+    Raises:
+        RecipeError: The optimizer cannot be created, or its settings do not fit the objective.
     """
     training, optimizer = recipe.training, recipe.optimizer
     compiled = training.compile
     if compiled == "auto":
         compiled = torch.device(device).type == "cuda"
+    groups = _create_parameter_groups(optimizer)
+    try:
+        created = _create_optimizer(optimizer)
+        if objective is not None:
+            groups.split(objective)
+    except ValueError as error:
+        text = re.sub(r"(backbone|neck|head)_lr_scale", r"lr_scale.\1", str(error))
+        raise RecipeError(f"optimizer: {text}") from None
     return TrainConfig(
         _create_schedule(recipe),
         training.batch_size,
-        optimizer=_create_optimizer(optimizer),
+        optimizer=created,
         grad_accum_steps=training.grad_accum_steps,
         grad_clip=training.grad_clip,
         ema_decay=training.ema_decay,
         precision=training.precision,
         compile=compiled,
         mixing=recipe.augmentation.mixing,
-        parameter_groups=_create_parameter_groups(optimizer),
+        parameter_groups=groups,
         seed=recipe.seed,
         report_every=report_every,
     )
@@ -328,9 +249,9 @@ def _create_parameter_groups(
     settings: SGDSettings | AdamWSettings | TimmOptimizerSettings,
 ) -> ParameterGroups:
     return ParameterGroups(
-        backbone_lr=settings.lr_scale.backbone,
-        neck_lr=settings.lr_scale.neck,
-        head_lr=settings.lr_scale.head,
+        backbone_lr_scale=settings.lr_scale.backbone,
+        neck_lr_scale=settings.lr_scale.neck,
+        head_lr_scale=settings.lr_scale.head,
         layer_decay=settings.layer_decay,
         exclude_from_decay=settings.exclude_from_decay,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from protosphere.data.datasets import (
     ImageDataset,
@@ -37,6 +37,11 @@ class DataSettings(Section):
         description="How training images are drawn: each once per epoch, all classes equally "
         "often, or classes in proportion to the square root of their size.",
     )
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether a run is evaluated on validation images, not on test images."""
+        return bool(self.validation_fraction)
 
 
 class DigitsData(DataSettings):
@@ -67,10 +72,16 @@ class ArraysData(DataSettings):
 
 
 class FolderData(DataSettings):
-    """A folder of images: train/CLASS/* and val/CLASS/* (or test/CLASS/*)."""
+    """A folder of images: train/CLASS/* and val/CLASS/* (or test/CLASS/*), or only CLASS/*."""
 
     source: Literal["folder"] = "folder"
-    path: str = Field(description="Folder that contains train and val.")
+    path: str = Field(description="Folder that contains train and val, or one folder per class.")
+    validation_folder: str | None = Field(
+        None,
+        min_length=1,
+        description="Folder beside train with validation images, such as val; the test images are "
+        "then in test. null: val holds test images.",
+    )
     classes: str | None = Field(
         None, description="Text file with the class folders to use, one per line."
     )
@@ -79,6 +90,17 @@ class FolderData(DataSettings):
         "auto",
         description="Decode all images once and keep them in memory; auto does so if they fit.",
     )
+
+    @model_validator(mode="after")
+    def _check_validation(self) -> "FolderData":
+        if self.validation_folder is not None and self.validation_fraction:
+            raise ValueError("validation_fraction must be 0 with a validation_folder")
+        return self
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether a run is evaluated on validation images, not on test images."""
+        return self.validation_folder is not None or super().has_validation
 
 
 class SyntheticData(DataSettings):
@@ -97,12 +119,12 @@ class LoadOptions:
     Attributes:
         seed: Seed of the recipe.
         download: Whether a missing dataset is downloaded.
-        require_test: Whether the dataset must have test images.
+        split: The split that is evaluated.
     """
 
     seed: int
     download: bool = False
-    require_test: bool = True
+    split: Literal["test", "validation"] = "test"
 
 
 @dataclass(frozen=True)
@@ -123,7 +145,9 @@ def _load_torchvision(data: TorchvisionData, options: LoadOptions) -> ImageDatas
 
 
 def _load_folder(data: FolderData, options: LoadOptions) -> ImageDataset:
-    splits = load_folder(data.path, classes=data.classes, require_test=options.require_test)
+    is_test = options.split == "test"
+    folder = data.validation_folder if not is_test or data.validation_folder is None else "test"
+    splits = load_folder(data.path, classes=data.classes, test_folder=folder, require_test=is_test)
     return ImageDataset(Path(data.path).name, *splits)
 
 

@@ -175,7 +175,7 @@ def _finetune(
         loss=_settings(loss, 0.1),
         # The head starts anew and needs larger steps than the backbone.
         optimizer=AdamWSettings(
-            lr=3e-3,
+            lr=0.01,
             weight_decay=0.05,
             lr_scale=LRScale(backbone=0.1),
             exclude_from_decay="norms_and_biases",

@@ -7,7 +7,7 @@ and the contract tests read :data:`LOSSES`.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import torch
 from pydantic import Field, PrivateAttr, model_validator
@@ -65,7 +65,7 @@ class LossSettings(Section):
         """The setting that does not go with mixed images; None if all do."""
         return None
 
-    def with_class_counts(self, counts: Sequence[int]) -> Self:
+    def with_class_counts(self, counts: Sequence[int]) -> "LossSettings":
         """Return a copy that knows the number of training images of each class."""
         copy = self.model_copy()
         copy._class_counts = tuple(counts)

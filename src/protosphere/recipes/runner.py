@@ -101,8 +101,8 @@ def run_recipe(
         initialization = initialize_from(
             objective, init_from, class_names=dataset.train.class_names
         )
+    config = build.create_train_config(recipe, objective, device=device, report_every=report_every)
     loaders = build.create_loaders(recipe, dataset, device, progress=load_progress)
-    config = build.create_train_config(recipe, device=device, report_every=report_every)
     with folder.lock():
         folder.start(recipe.to_yaml(), compare=_compare)
         checkpoint = load_checkpoint(folder.checkpoints)

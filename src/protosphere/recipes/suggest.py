@@ -196,6 +196,9 @@ def _data(summary: FolderSummary, fraction: float, size: int) -> list[_Line]:
     if fraction:
         reason = f"There is no folder val or test: {fraction:.0%} of each class are held out."
         lines.append(_Line("validation_fraction", fraction, reason))
+    elif summary.test_folder == "val":
+        reason = "Images to choose the checkpoint by; null makes them test images."
+        lines.append(_Line("validation_folder", "val", reason))
     lines.append(_sampler(summary))
     needed = 3 * (summary.num_train + summary.num_test) * stored_side(size) ** 2
     reason = f"Decode all images once if they fit; they take {_bytes(needed)}."
@@ -271,7 +274,7 @@ def _optimizer(start: str, batch_size: int) -> list[_Line]:
         ]
     return [
         _Line("name", "adamw"),
-        _Line("lr", 3e-3, "Of the head, which starts from random weights."),
+        _Line("lr", 0.01, "Of the head, which starts from random weights."),
         _Line("lr_scale", {"backbone": 0.1}, "The pretrained backbone is changed more slowly."),
         _Line("weight_decay", 0.05),
         _Line("exclude_from_decay", "norms_and_biases"),
@@ -280,7 +283,7 @@ def _optimizer(start: str, batch_size: int) -> list[_Line]:
 
 def _checkpoint(summary: FolderSummary, fraction: float, every: int) -> list[_Line]:
     lines = [_Line("every", every, "Epochs between checkpoints.")]
-    if not fraction:
+    if not fraction and summary.test_folder != "val":
         return lines
     metric = "accuracy" if summary.imbalance < _IMBALANCED else "balanced_accuracy"
     why = "" if metric == "accuracy" else "; it counts all classes alike"

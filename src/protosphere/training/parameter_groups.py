@@ -41,13 +41,13 @@ class ParameterGroups:
     """How parts of an objective are optimized differently.
 
     A parameter of layer l of L in the backbone has the learning rate
-    lr · ``backbone_lr`` · ``layer_decay``^(L − l), where the stem is layer 0 and layer L would be a
-    classifier, as in timm and BEiT.
+    lr · ``backbone_lr_scale`` · ``layer_decay``^(L − l), where the stem is layer 0 and layer L
+    would be a classifier, as in timm and BEiT.
 
     Args:
-        backbone_lr: Multiplier of the learning rate for the backbone.
-        neck_lr: Multiplier of the learning rate for neck and projection.
-        head_lr: Multiplier of the learning rate for the head.
+        backbone_lr_scale: Multiplier of the learning rate for the backbone.
+        neck_lr_scale: Multiplier of the learning rate for neck and projection.
+        head_lr_scale: Multiplier of the learning rate for the head.
         layer_decay: Factor between the learning rates of successive layers of the backbone; None
             for no decay.
         exclude_from_decay: ``"norms_and_biases"`` applies no weight decay to biases, parameters of
@@ -56,19 +56,19 @@ class ParameterGroups:
     Raises:
         ValueError: An argument is out of range.
 
-    >>> ParameterGroups(backbone_lr=0.1, exclude_from_decay="norms_and_biases").head_lr
+    >>> ParameterGroups(backbone_lr_scale=0.1, exclude_from_decay="norms_and_biases").head_lr_scale
     1.0
     """
 
     _: KW_ONLY
-    backbone_lr: float = 1.0
-    neck_lr: float = 1.0
-    head_lr: float = 1.0
+    backbone_lr_scale: float = 1.0
+    neck_lr_scale: float = 1.0
+    head_lr_scale: float = 1.0
     layer_decay: float | None = None
     exclude_from_decay: Literal["none", "norms_and_biases"] = "none"
 
     def __post_init__(self) -> None:
-        for name in ("backbone_lr", "neck_lr", "head_lr"):
+        for name in ("backbone_lr_scale", "neck_lr_scale", "head_lr_scale"):
             value = getattr(self, name)
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a positive number, got {value}")
@@ -115,14 +115,14 @@ class ParameterGroups:
 
     def _check_parts(self, parts: set[str]) -> None:
         """Raise ValueError if a setting would have no effect."""
-        for name in ("backbone_lr", "neck_lr", "head_lr"):
+        for name in ("backbone_lr_scale", "neck_lr_scale", "head_lr_scale"):
             if name not in parts and getattr(self, name) != 1:
-                part = name.removesuffix("_lr")
+                part = name.removesuffix("_lr_scale")
                 raise ValueError(
                     f"{name} must be 1 for a model whose {part} has nothing to train, "
                     f"got {getattr(self, name)}"
                 )
-        if self.layer_decay is not None and "backbone_lr" not in parts:
+        if self.layer_decay is not None and "backbone_lr_scale" not in parts:
             raise ValueError(
                 "layer_decay must not be given for a backbone that has nothing to train, "
                 f"got {self.layer_decay}"
@@ -165,5 +165,5 @@ def _backbone(objective: Objective) -> tuple[str, nn.Module]:
 def _part(objective: Objective, name: str) -> str:
     """Return the multiplier that applies to a parameter."""
     if name.startswith(_backbone(objective)[0]):
-        return "backbone_lr"
-    return "neck_lr" if name.startswith("encoder.") else "head_lr"
+        return "backbone_lr_scale"
+    return "neck_lr_scale" if name.startswith("encoder.") else "head_lr_scale"

@@ -89,7 +89,7 @@ class Recipe(Section):
             raise ValueError(
                 f"checkpoint.monitor needs validation images, because choosing a checkpoint on "
                 f"test images would make their {self.checkpoint.monitor} too good: set "
-                "data.validation_fraction"
+                "data.validation_fraction (or data.validation_folder)"
             )
         if self.model.freeze == "backbone":
             for key, is_set in (
@@ -103,7 +103,7 @@ class Recipe(Section):
     @property
     def split(self) -> Literal["test", "validation"]:
         """The split that the run is evaluated on."""
-        return "validation" if self.data.validation_fraction else "test"
+        return "validation" if self.data.has_validation else "test"
 
     def to_yaml(self) -> str:
         """Return the recipe as YAML, which :func:`recipe_from_yaml` reads."""

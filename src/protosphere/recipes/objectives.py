@@ -1,0 +1,117 @@
+"""Turn the model and the loss of a recipe into an objective."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from protosphere.classifiers.protocol import Head
+from protosphere.encoders import Encoder, create_backbone, create_neck, create_projection
+from protosphere.encoders.freezing import freeze_backbone
+from protosphere.recipes.registry import LOSSES
+from protosphere.recipes.schema import Recipe, RecipeError
+from protosphere.recipes.schema.sections import FrozenStages
+from protosphere.training import Objective
+
+
+def create_objective(
+    recipe: Recipe,
+    *,
+    num_classes: int,
+    in_channels: int,
+    device: torch.device | str = "cpu",
+    class_counts: Sequence[int] | None = None,
+    pretrained: Literal["recipe", "none"] = "recipe",
+) -> Objective:
+    """Create encoder, head and loss with the initial weights of the recipe's seed.
+
+    Args:
+        recipe: The recipe.
+        num_classes: Number of classes of the data.
+        in_channels: Number of channels of the images.
+        device: Where the objective is put.
+        class_counts: Number of training images of each class; only losses with class weights by
+            name or logit adjustment need it.
+        pretrained: ``"none"`` does not load the pretrained weights of the recipe, for objectives
+            that get other weights.
+
+    Raises:
+        RecipeError: The backbone does not fit the images, or the loss does not fit the classes.
+    """
+    torch.manual_seed(recipe.seed)
+    encoder = _create_encoder(recipe, in_channels, pretrained)
+    entry, settings = LOSSES[recipe.loss.name], recipe.loss
+    if class_counts is not None:
+        settings = settings.with_class_counts(class_counts)
+    weights = settings.class_weights
+    if isinstance(weights, tuple) and len(weights) != num_classes:
+        raise RecipeError(
+            f"loss.class_weights must have one weight for each of the {num_classes} classes, got "
+            f"{len(weights)}"
+        )
+    try:
+        head, loss = entry.head(settings, encoder.out_dim, num_classes), entry.loss(settings)
+    except ValueError as error:
+        raise RecipeError(f"loss {settings.name}: {error}") from None
+    if entry.call == "features":
+        loss = _WithoutHead(loss)
+    return Objective(encoder, head, loss).to(device)
+
+
+class _WithoutHead(nn.Module):
+    """Adapts a loss of (features, labels) to the call of an objective."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, features: Tensor, _: Head, labels: Tensor) -> Tensor:
+        result: Tensor = self.loss(features, labels)
+        return result
+
+
+def _create_encoder(
+    recipe: Recipe, in_channels: int, pretrained: Literal["recipe", "none"]
+) -> Encoder:
+    model = recipe.model
+    try:
+        backbone = create_backbone(
+            model.backbone.name,
+            stem=model.backbone.stem,
+            in_channels=in_channels,
+            zero_init_residual=model.backbone.zero_init_residual,
+            pretrained=model.backbone.pretrained if pretrained == "recipe" else False,
+        )
+    except ValueError as error:
+        raise RecipeError(f"model.backbone: {error}") from None
+    dim = _feature_dim(backbone, recipe, in_channels)
+    projection = None
+    if model.projection is not None:
+        options = model.projection.model_dump()
+        projection = create_projection(options.pop("name"), dim, **options)
+    encoder = Encoder(backbone, create_neck(model.neck, dim), projection, feature_dim=dim)
+    if model.freeze != "none":
+        stages = model.freeze.stages if isinstance(model.freeze, FrozenStages) else model.freeze
+        try:
+            freeze_backbone(encoder, stages)
+        except ValueError as error:
+            raise RecipeError(f"model.freeze: {error}") from None
+    return encoder
+
+
+def _feature_dim(backbone: nn.Module, recipe: Recipe, channels: int) -> int:
+    """Return the feature dimension by a trial: what models state of themselves is not always so."""
+    size, name = recipe.augmentation.size, recipe.model.backbone.name
+    try:
+        with torch.no_grad():
+            features = backbone.eval()(torch.zeros(1, channels, size, size))
+    except (RuntimeError, AssertionError, ValueError, IndexError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise RecipeError(
+            f"model.backbone {name} does not take images of augmentation.size {size} ({reason})"
+        ) from None
+    backbone.train()
+    if features.ndim != 2:
+        raise RecipeError(f"model.backbone {name} must return one vector per image")
+    return int(features.shape[1])
