@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from protosphere.encoders import create_backbone
 from protosphere.recipes.build import load_dataset
 from protosphere.recipes.catalog import get_recipe
 from protosphere.recipes.runner import run_recipe
@@ -21,11 +23,31 @@ pytestmark = pytest.mark.whole_program
 NUM_KILLS = 5
 
 
+def _fine_tuning(folder: Path, channels: int) -> tuple[str, ...]:
+    """Overrides that fine-tune pretrained weights, with mixed images and a moving average."""
+    weights = folder / "weights.safetensors"
+    save_file(create_backbone("small", in_channels=channels).state_dict(), weights)
+    return (
+        f"model.backbone={{name: small, pretrained: {weights}}}",
+        "model.freeze={stages: 0}",
+        "optimizer={name: adamw, lr: 0.003, lr_scale: {backbone: 0.3}, layer_decay: 0.8, "
+        "exclude_from_decay: norms_and_biases}",
+        "augmentation.mixing={name: mixup_or_cutmix}",
+        "loss.label_smoothing=0.1",
+        "training.ema_decay=0.9",
+        "data.validation_fraction=0.25",
+        "data.sampler=balanced",
+        "checkpoint={monitor: loss, keep: 1}",
+    )
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> kills.Reference:
     """The undisturbed run."""
-    folder = tmp_path_factory.mktemp("kills") / "reference"
-    return kills.run_undisturbed(folder, epochs=kills.EPOCHS_PER_KILL * NUM_KILLS)
+    folder = tmp_path_factory.mktemp("kills")
+    overrides = _fine_tuning(folder, channels=1)
+    epochs = kills.EPOCHS_PER_KILL * NUM_KILLS
+    return kills.run_undisturbed(folder / "reference", epochs=epochs, overrides=overrides)
 
 
 def test_five_kills_change_nothing(reference: kills.Reference, tmp_path: Path) -> None:
@@ -87,11 +109,13 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_one_thread")
+@pytest.mark.parametrize("start", ["scratch", "pretrained"])
 def test_a_kill_at_every_single_write_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
 ) -> None:
     """The first process ends at its first sync, the second at its second, and so on."""
     overrides = [
+        *(_fine_tuning(tmp_path, channels=3) if start == "pretrained" else ()),
         "data.source=synthetic",
         "data.num_classes=3",
         "data.num_samples=32",

@@ -51,12 +51,14 @@ class Reference:
         epochs: Number of epochs.
         first_epoch_seconds: Time from the start of training to the end of the first epoch.
         epoch_seconds: Mean time of each other epoch.
+        overrides: Overrides of the recipe, beside those of this module.
     """
 
     folder: Path
     epochs: int
     first_epoch_seconds: float
     epoch_seconds: float
+    overrides: tuple[str, ...] = ()
 
     def seconds(self, fraction: float, *, first: bool) -> float:
         """Return the time that a fraction of an epoch takes."""
@@ -81,12 +83,13 @@ class Outcome:
         return any(line.startswith(_FINISHED) for line in self.output.splitlines())
 
 
-def run_undisturbed(folder: Path, *, epochs: int) -> Reference:
+def run_undisturbed(folder: Path, *, epochs: int, overrides: tuple[str, ...] = ()) -> Reference:
     """Run to the end and measure the time.
 
     Args:
         folder: Run folder to create.
         epochs: Number of epochs, at least 2.
+        overrides: Overrides of the recipe, each ``dotted.path=value``.
 
     Returns:
         The finished run.
@@ -95,7 +98,7 @@ def run_undisturbed(folder: Path, *, epochs: int) -> Reference:
         BrokenRunError: The run did not reach its end.
     """
     times = []
-    with _train(folder, epochs) as process:
+    with _train(folder, epochs, overrides) as process:
         lines = []
         for line in _output_lines(process):
             lines.append(line)
@@ -107,7 +110,8 @@ def run_undisturbed(folder: Path, *, epochs: int) -> Reference:
             f"an undisturbed run must finish {epochs} epochs, got status {status} and "
             f"{len(times) - 1} epochs; output: {''.join(lines)}"
         )
-    return Reference(folder, epochs, times[1] - times[0], (times[-1] - times[1]) / (epochs - 1))
+    epoch_seconds = (times[-1] - times[1]) / (epochs - 1)
+    return Reference(folder, epochs, times[1] - times[0], epoch_seconds, overrides)
 
 
 def run_with_kills(
@@ -196,7 +200,7 @@ def run_until(
         BrokenRunError: The process did not end as it must.
     """
     output = []
-    with _train(folder, reference.epochs, "--resume") as process:
+    with _train(folder, reference.epochs, reference.overrides, "--resume") as process:
         lines = _output_lines(process)
         if moment is not None:
             for line in lines:
@@ -278,9 +282,12 @@ def find_differences(first: Path, second: Path) -> list[str]:
 
 
 @contextmanager
-def _train(folder: Path, epochs: int, *options: str) -> Iterator["subprocess.Popen[str]"]:
+def _train(
+    folder: Path, epochs: int, overrides: tuple[str, ...], *options: str
+) -> Iterator["subprocess.Popen[str]"]:
     """Start a training process; it is killed when the context ends."""
-    overrides = [f"schedule.epochs={epochs}", "evaluation.every=1", "checkpoint.every=1"]
+    every = (f"schedule.epochs={epochs}", "evaluation.every=1", "checkpoint.every=1")
+    overrides = (*overrides, *every)
     command = [sys.executable, "-m", "protosphere", "train", _RECIPE]
     command += ["--device", "cpu", "--out", str(folder)]
     command += [word for override in overrides for word in ("--set", override)]
