@@ -17,10 +17,10 @@ from protosphere.recipes import catalog
 from protosphere.recipes.datasets import DATASETS
 from protosphere.recipes.registry import LOSSES
 from protosphere.recipes.schema import apply_overrides, recipe_from_yaml
-from support.documents import PAGES, ROOT, anchors, blocks, links, read
+from support.documents import HOW_TO, PAGES, ROOT, anchors, blocks, links, read
 
 Importer = Callable[[str], ModuleType]
-WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
+WITH_PYTHON = [page for page in PAGES if blocks(page, "python") and page not in HOW_TO]
 WITH_YAML = [page for page in PAGES if blocks(page, "yaml")]
 WITH_COMMANDS = [page for page in PAGES if "protosphere " in "".join(blocks(page, ""))]
 
