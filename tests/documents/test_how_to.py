@@ -111,12 +111,8 @@ def test_huggingface(page: dict[str, Any]) -> None:
 
 def _gradient_norm(page: dict[str, Any], *, accumulation: int) -> float:
     """Return the norm of the gradient that the page's Trainer computes from 64 samples."""
-
-    class TrainerWithoutMixup(page["CosineTrainer"]):
-        @staticmethod
-        def mixup(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return images, labels
-
+    unmixed = {"mixup": staticmethod(lambda images, labels: (images, labels))}
+    trainer_class = type("TrainerWithoutMixup", (page["CosineTrainer"],), unmixed)
     arguments = page["TrainingArguments"](
         output_dir="out",
         max_steps=1,
@@ -129,6 +125,6 @@ def _gradient_norm(page: dict[str, Any], *, accumulation: int) -> float:
         use_cpu=True,
     )
     # Without dropout (the configuration has none) and with the same samples in the same order.
-    trainer = TrainerWithoutMixup(page["model"], arguments, train_dataset=page["train_set"])
+    trainer = trainer_class(page["model"], arguments, train_dataset=page["train_set"])
     trainer.train()
     return float(trainer.state.log_history[0]["grad_norm"])
