@@ -183,6 +183,51 @@ def summary(runs: list[Job]) -> dict[str, dict[str, float]]:
     }
 
 
+TITLES = {
+    "ce": "CE",
+    "ce-smooth": "CE with label smoothing",
+    "normface": "NormFace",
+    "ntce": "NTCE",
+    "nonl": "NONL",
+}
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return the results on the test images as a Markdown table."""
+    lines = [
+        "| fine-tuned with | chosen settings | seeds | test accuracy | nearest class mean "
+        "| calibration error | within/between-class variance | effective rank of class means |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for method, result in record["methods"].items():
+        key = METHODS[method][1]
+        test = result["test"]
+        accuracy, nearest, ece = (
+            f"{100 * test[name]['mean']:.1f} ± {100 * test[name]['std']:.1f} %"
+            for name in ("accuracy", "nearest_mean_accuracy", "ece")
+        )
+        settings = f"lr {result['lr']:g}, {key.split('.')[1].replace('_', ' ')} {result[key]:g}"
+        cells = [settings, str(len(result["runs"])), accuracy, nearest, ece]
+        cells += [f"{test['nc1_ratio']['mean']:.3f}"]
+        cells += [f"{test['inter_effective_rank']['mean']:.1f}"]
+        lines.append(f"| {TITLES[method]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def frozen_table(record: dict[str, Any]) -> str:
+    """Return the results of classifiers on frozen features as a Markdown table."""
+    lines = [
+        "| classifier on frozen features | test accuracy | seconds to fit | seconds to encode |",
+        "|---|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {row['classifier']} | {100 * row['accuracy']:.1f} % | {row['seconds']:.2f} "
+        f"| {row['encoding_seconds']:.0f} |"
+        for row in record["rows"]
+    ]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Run the trials, the final runs and the frozen classifiers, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)

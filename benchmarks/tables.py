@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import embeddings
+import finetuning
 import losses
 import metrics
 import prototypes
@@ -38,6 +39,8 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "accuracy": lambda: (runs.accuracy_table(), runs.accuracy_source()),
     "classifiers": lambda: (runs.classifiers_table(), runs.classifiers_source()),
     "embeddings": _of_record("embeddings", embeddings.table),
+    "finetuning": _of_record("finetuning-gpu", finetuning.table),
+    "frozen": _of_record("frozen_features", finetuning.frozen_table),
     "losses": _of_record("losses", losses.table),
     "metrics": _of_record("metrics", metrics.table),
     "prototypes": _of_record("prototypes", prototypes.table),
@@ -63,9 +66,10 @@ def _source(record: dict[str, Any]) -> str:
     machine = record["machine"]
     if "gpu" in machine:
         return f"{machine['gpu']}, torch {machine['torch']}; commit {record['commit']}."
+    medians = f" medians of {record['repeats']};" if "repeats" in record else ""
     return (
-        f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}, float32; "
-        f"medians of {record['repeats']}; commit {record['commit']}."
+        f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}, float32;"
+        f"{medians} commit {record['commit']}."
     )
 
 

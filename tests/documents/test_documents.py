@@ -154,5 +154,5 @@ def test_recipes_page_has_the_keys_of_losses_and_datasets() -> None:
         for row in table.splitlines()[2:]:
             names, keys = (re.findall(r"`([\w-]+)`", cell) for cell in row.split("|")[1:3])
             for name in names:
-                common = {"name", "class_weights", "source", "validation_fraction"}
+                common = {"name", "class_weights", "source", "validation_fraction", "sampler"}
                 assert set(entries[name].settings.model_fields) - common == set(keys), name
