@@ -102,3 +102,16 @@ def test_a_loss_is_added_in_three_source_files(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "loss.scale must be greater than 0, got -1"
+
+
+@pytest.mark.whole_program
+def test_training_starts_without_importing_what_takes_seconds() -> None:
+    """The compiler, torchmetrics and timm are imported by the runs that need them."""
+    program = (
+        "import sys, protosphere.recipes.runner, protosphere.recipes.loading\n"
+        "print([n for n in ('torch._dynamo', 'torchmetrics', 'timm') if n in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"

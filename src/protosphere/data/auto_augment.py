@@ -181,7 +181,12 @@ def apply_operations(
 
 
 def magnitude_table(
-    name: Literal["rand_augment", "trivial_augment_wide"], bins: int, height: int, width: int
+    name: Literal["rand_augment", "trivial_augment_wide"],
+    bins: int,
+    height: int,
+    width: int,
+    *,
+    device: torch.device | str = "cpu",
 ) -> Float[Tensor, "operations bins"]:
     """Return torchvision's magnitudes of all operations; 0 for operations without one.
 
@@ -190,6 +195,7 @@ def magnitude_table(
         bins: Number of strengths.
         height: Height of the images.
         width: Width of the images.
+        device: Device of the table.
 
     >>> magnitude_table("trivial_augment_wide", 31, 32, 32)[5, -1]  # degrees
     tensor(135.)
@@ -201,14 +207,13 @@ def magnitude_table(
         shear, angle, factor, bits = 0.99, 135.0, 0.99, 6
         shifts = (32.0, 32.0)
     largest = (shear, shear, *shifts, angle, factor, factor, factor, factor)
-    rows = [torch.linspace(0.0, value, bins) for value in largest]
-    posterize = (8 - (torch.arange(bins) / ((bins - 1) / bits))).round()
-    none = torch.zeros(bins)
-    rows = [none, *rows, posterize, torch.linspace(1.0, 0.0, bins), none, none]
+    rows = [torch.linspace(0.0, value, bins, device=device) for value in largest]
+    posterize = (8 - (torch.arange(bins, device=device) / ((bins - 1) / bits))).round()
+    none = torch.zeros(bins, device=device)
+    rows = [none, *rows, posterize, torch.linspace(1.0, 0.0, bins, device=device), none, none]
     return torch.stack(rows)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _device_table(
     name: Literal["rand_augment", "trivial_augment_wide"],
     bins: int,
@@ -216,7 +221,9 @@ def _device_table(
     width: int,
     device: torch.device,
 ) -> Tensor:
-    # torch.compile does not trace this function: the table is a constant of the compiled code.
+    # Not torch.compiler.assume_constant_result: it imports the compiler, which takes seconds.
+    if torch.compiler.is_compiling():
+        return magnitude_table(name, bins, height, width, device=device)
     return _cached_table(name, bins, height, width, device)
 
 

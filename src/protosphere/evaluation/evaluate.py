@@ -25,7 +25,7 @@ from protosphere.evaluation.inference import (
     with_progress,
 )
 from protosphere.geometry import normalize
-from protosphere.metrics import CATALOG, NeuralCollapse, measure_detailed
+from protosphere.metrics import CATALOG, measure_detailed
 from protosphere.metrics.definition import Sign
 from protosphere.metrics.verdicts import Verdict, verdicts
 from protosphere.training import Objective
@@ -184,6 +184,9 @@ def _measure_cheap(
     objective: Objective, loader: Loader, batch_size: int, progress: Callable[[float], None]
 ) -> _TrainingResults:
     """Measure the cheap metrics batch by batch."""
+    # Importing torchmetrics takes longer than importing torch.
+    from protosphere.metrics import NeuralCollapse  # noqa: PLC0415
+
     head = objective.head
     num_classes, dim = head.prototypes.shape
 
