@@ -29,6 +29,7 @@ METADATA = DataMetadata(
     mean=(0.5, 0.25, 0.125),
     std=(1.0, 0.5, 0.25),
     evaluation_crop="center",
+    class_counts=(3, 1, 4),
 )
 
 
@@ -45,9 +46,13 @@ def test_an_entry_that_is_missing_or_wrong_is_named(name: str, tmp_path: Path) -
     content: dict[str, Any] = dataclasses.asdict(METADATA)
     del content[name]
     run.write_json("data.json", content)
-    with pytest.raises(RunFolderError, match=rf"data\.json has no entry '{name}'"):
-        DataMetadata.read(run)
-    values: list[Any] = [{}, None, [1, "x"]]
+    values: list[Any] = [{}, [1, "x"]]
+    if name == "class_counts":  # Runs of version 0.2.0 do not have it.
+        assert DataMetadata.read(run).class_counts is None
+    else:
+        values.append(None)
+        with pytest.raises(RunFolderError, match=rf"data\.json has no entry '{name}'"):
+            DataMetadata.read(run)
     for value in values:
         run.write_json("data.json", content | {name: value})
         with pytest.raises(RunFolderError, match=rf"data\.json has an invalid '{name}': "):
