@@ -123,7 +123,10 @@ class RunFolder:
                 return
             difference = compare(self._read_text(self.recipe), recipe)
             if difference is not None:
-                raise RunFolderError(f"{self.path} holds a run of another recipe: {difference}")
+                raise RunFolderError(
+                    f"{self.path} holds a run of another recipe: {difference}; with another --out, "
+                    f"--init-from {self.path} starts new training from its weights"
+                )
             return
         self._check_ownership()
         try:
