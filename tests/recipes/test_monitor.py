@@ -119,6 +119,20 @@ def test_a_resumed_run_stops_early_at_the_same_step(tmp_path: Path) -> None:
     assert _run(recipe, folder, start="resume") == [], "there is nothing left to do"
 
 
+def test_an_evaluation_whose_checkpoint_was_not_saved_is_not_the_best(tmp_path: Path) -> None:
+    recipe = _recipe("checkpoint.monitor=accuracy", "schedule.epochs=2", "optimizer.lr=1e-12")
+    _run(recipe, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    saved = load_run(folder.path).step
+    # As if the process had been killed between the evaluation and the checkpoint.
+    folder.log({"kind": "evaluation", "step": 999, "accuracy": 2.0})
+    assert load_run(folder.path).step == saved
+    assert load_run(folder.path, checkpoint="best").step == saved
+    again = _run(recipe, tmp_path / "again", init_from=folder.path)
+    assert len(again) == 2
+    assert RunFolder(tmp_path / "again").read_json("init.json")["step"] == saved
+
+
 def test_more_patience_continues_a_stopped_run(tmp_path: Path) -> None:
     recipe = _recipe("checkpoint={every: 2, keep: 1, monitor: accuracy, patience: 1}")
     first = _run(recipe, tmp_path / "run")[-1].progress.step

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from protosphere.recipes.monitor import find_best
+from protosphere.recipes.monitor import load_best_checkpoint
 from protosphere.recipes.schema import RecipeError, recipe_from_yaml
 from protosphere.runs import RunFolder, RunFolderError
-from protosphere.runs.checkpoints import Checkpoint, load_checkpoint
+from protosphere.runs.checkpoints import Checkpoint
 from protosphere.runs.metadata import read_class_names
 from protosphere.training import Objective
 
@@ -69,8 +69,7 @@ def _read_checkpoint(folder: RunFolder) -> Checkpoint:
         settings = recipe_from_yaml(folder.recipe.read_text(encoding="utf-8")).checkpoint
     except (OSError, UnicodeDecodeError, RecipeError):
         raise RunFolderError(f"{folder.path} must be a run folder, but has no recipe") from None
-    best = find_best(settings, folder.records())
-    checkpoint = load_checkpoint(folder.checkpoints, step=None if best is None else best.step)
+    checkpoint = load_best_checkpoint(folder, settings)
     if checkpoint is None:
         raise RunFolderError(f"{folder.path} has no checkpoint yet")
     return checkpoint

@@ -19,7 +19,7 @@ from protosphere.evaluation.export import ExportPart, export_model
 from protosphere.evaluation.predict import Predictions, predict_images
 from protosphere.evaluation.probes import PROBES, ProbeName, ProbeResult, run_probes
 from protosphere.recipes import build, catalog
-from protosphere.recipes.monitor import find_best
+from protosphere.recipes.monitor import load_best_checkpoint
 from protosphere.recipes.schema import (
     Recipe,
     RecipeError,
@@ -350,11 +350,12 @@ def _load_checkpoint(
 ) -> Checkpoint:
     if which not in ("best", "last", None):
         raise ValueError(f"checkpoint must be best or last, got {which!r}")
-    best = find_best(recipe.checkpoint, folder.records())
     if which == "best" and recipe.checkpoint.monitor is None:
         raise RunFolderError(f"{folder.path} has no best checkpoint: its recipe monitors nothing")
-    step = best.step if best is not None and which != "last" else None
-    checkpoint = load_checkpoint(folder.checkpoints, step=step)
+    if which == "last":
+        checkpoint = load_checkpoint(folder.checkpoints)
+    else:
+        checkpoint = load_best_checkpoint(folder, recipe.checkpoint)
     if checkpoint is None:
         raise RunFolderError(f"{folder.path} has no checkpoint yet")
     return checkpoint

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from protosphere.recipes.schema.sections import CheckpointSettings
+from protosphere.runs import RunFolder
+from protosphere.runs.checkpoints import Checkpoint, last_step, load_checkpoint
 
 
 class BestEvaluation(NamedTuple):
@@ -42,6 +44,28 @@ def find_best(
         if best is None or _is_better(settings, evaluation.value, best.value):
             best = evaluation
     return best
+
+
+def load_best_checkpoint(folder: RunFolder, settings: CheckpointSettings) -> Checkpoint | None:
+    """Load the best checkpoint of a run, or the last one if there is no best one.
+
+    An evaluation after the last checkpoint does not count: the process was killed before it saved
+    the weights, and a resumed run will evaluate them again.
+
+    Args:
+        folder: The run folder.
+        settings: The metric to monitor.
+
+    Returns:
+        The checkpoint; None if the run has none.
+
+    Raises:
+        RunFolderError: The checkpoint is damaged.
+    """
+    last = last_step(folder.checkpoints)
+    saved = [record for record in folder.records() if last is not None and record["step"] <= last]
+    best = find_best(settings, saved)
+    return load_checkpoint(folder.checkpoints, step=None if best is None else best.step)
 
 
 def is_patience_exhausted(

@@ -149,7 +149,16 @@ def has_checkpoint(folder: Path) -> bool:
     Args:
         folder: Folder of the checkpoints of a run.
     """
-    return any(_is_complete(path) for path in _candidates(folder))
+    return last_step(folder) is not None
+
+
+def last_step(folder: Path) -> int | None:
+    """Return the step of the newest checkpoint, without reading it; None if there is none.
+
+    Args:
+        folder: Folder of the checkpoints of a run.
+    """
+    return max((_step(path) for path in _candidates(folder) if _is_complete(path)), default=None)
 
 
 def _name(step: int) -> str:
