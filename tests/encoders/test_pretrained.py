@@ -181,6 +181,8 @@ def _write_pickle(path: Path, content: Any) -> None:
         ("missing.pt", lambda path: None, "true or a file of weights, but .*missing.pt is not a"),
         ("folder", Path.mkdir, "true or a file of weights, but .*folder is not a file"),
         ("text.pt", lambda path: path.write_text("hello world"), "but it is neither$"),
+        ("recipe.yaml", lambda path: path.write_text("# A recipe\n"), "but it is neither$"),
+        ("image.jpg", lambda path: path.write_bytes(b"\xff\xd8\xff\xe0"), "but it is neither$"),
         ("text.safetensors", lambda path: path.write_text("hello world"), "but it is neither$"),
         ("empty.pt", Path.touch, "but it is neither$"),
         ("empty.safetensors", Path.touch, "but it is neither$"),

@@ -20,6 +20,8 @@ _WRAPPERS = ("state_dict", "model")
 # Parts of a key that wrappers of the model add, and what our own runs call the backbone.
 _PREFIXES = ("module.", "_orig_mod.")
 _BACKBONE_PREFIXES = ("encoder.backbone.", "backbone.")
+# First bytes of the files of torch.save and of pickles.
+_PICKLE_STARTS = (b"PK", b"\x80")
 
 
 class InputConfig(NamedTuple):
@@ -93,7 +95,10 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             warnings.simplefilter("ignore")  # A pickle of another protocol is refused below.
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if not any(word in str(error) for word in ("GLOBAL", "Unsupported operand")):
+        with path.open("rb") as file:
+            is_pickle = file.read(2).startswith(_PICKLE_STARTS)
+        words = ("GLOBAL", "Unsupported operand")
+        if not (is_pickle and any(word in str(error) for word in words)):
             raise _not_weights(path) from error
         raise ValueError(
             f"{path} must hold only tensors; it is a pickle of other Python objects, which could "
