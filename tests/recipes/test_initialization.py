@@ -75,6 +75,36 @@ def test_a_resumed_run_keeps_its_own_weights(earlier: Path, tmp_path: Path) -> N
     assert resumed[-1].progress.loss == whole[-1].progress.loss
 
 
+class _KilledError(Exception):
+    pass
+
+
+def _kill() -> bool:
+    raise _KilledError
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_from_the_same_weights(
+    earlier: Path, tmp_path: Path
+) -> None:
+    recipe = _recipe(FOUR, "schedule.epochs=1")
+    whole = _run(recipe, tmp_path / "whole", init_from=earlier)
+    with pytest.raises(_KilledError):
+        _run(recipe, tmp_path / "part", init_from=earlier, should_stop=_kill)
+    resumed = _run(recipe, tmp_path / "part", start="resume")
+    assert resumed[-1].progress.loss == whole[-1].progress.loss
+    assert RunFolder(tmp_path / "part").read_json("init.json")["run"] == str(earlier)
+
+
+def test_a_run_started_again_without_earlier_weights_does_not_name_them(
+    earlier: Path, tmp_path: Path
+) -> None:
+    recipe = _recipe(FOUR, "schedule.epochs=1")
+    with pytest.raises(_KilledError):
+        _run(recipe, tmp_path / "new", init_from=earlier, should_stop=_kill)
+    _run(recipe, tmp_path / "new")
+    assert not (tmp_path / "new" / "init.json").exists()
+
+
 @pytest.mark.bad_input
 def test_what_is_no_run_or_another_backbone_is_refused(earlier: Path, tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="must be a run folder, but has no recipe"):

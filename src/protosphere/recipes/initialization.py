@@ -13,6 +13,8 @@ from protosphere.runs.checkpoints import Checkpoint
 from protosphere.runs.metadata import read_class_names
 from protosphere.training import Objective
 
+_FILE = "init.json"
+
 
 class Initialization(NamedTuple):
     """What new training has taken from an earlier run.
@@ -61,7 +63,37 @@ def initialize_from(
     assert isinstance(head, nn.Module)
     if list(class_names) == read_class_names(folder) and _load(head, weights, "head."):
         parts.append("head")
-    return Initialization(str(path), checkpoint.step, tuple(parts))
+    return Initialization(str(folder.path.resolve()), checkpoint.step, tuple(parts))
+
+
+def write_initialization(folder: RunFolder, initialization: Initialization | None) -> None:
+    """Write what a run has taken from an earlier one, or remove the file if that is nothing.
+
+    Args:
+        folder: The run folder.
+        initialization: What :func:`initialize_from` returned.
+    """
+    if initialization is not None:
+        folder.write_json(_FILE, initialization._asdict())
+    else:
+        (folder.path / _FILE).unlink(missing_ok=True)
+
+
+def read_initialization(folder: RunFolder) -> str | None:
+    """Return the path of the run that a run has taken its first weights from, or None.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        RunFolderError: The file that says so is damaged.
+    """
+    if not (folder.path / _FILE).exists():
+        return None
+    try:
+        return str(folder.read_json(_FILE)["run"])
+    except (KeyError, TypeError):
+        raise RunFolderError(f"{folder.path / _FILE} must name a run, but does not") from None
 
 
 def _read_checkpoint(folder: RunFolder) -> Checkpoint:

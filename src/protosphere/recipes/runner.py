@@ -12,7 +12,11 @@ from protosphere.data.datasets import ImageDataset
 from protosphere.data.loaders import Loader
 from protosphere.evaluation import evaluate
 from protosphere.recipes import build
-from protosphere.recipes.initialization import initialize_from
+from protosphere.recipes.initialization import (
+    initialize_from,
+    read_initialization,
+    write_initialization,
+)
 from protosphere.recipes.monitor import BestEvaluation, find_best, is_patience_exhausted
 from protosphere.recipes.schema import Recipe, RecipeError, find_difference, recipe_from_yaml
 from protosphere.runs import RunFolder, RunFolderError
@@ -70,7 +74,7 @@ def run_recipe(
         start: ``"fresh"`` refuses a folder that has a run; ``"resume"`` continues from its last
             checkpoint, if there is one.
         init_from: Folder of an earlier run whose weights new training starts from. A run that is
-            resumed has its own weights.
+            resumed has its own weights, or those that it was started from if it has no checkpoint.
         report_every: Number of steps between events within an epoch; None for one event per epoch.
         should_stop: Called after each step; once it returns True, a checkpoint is saved and the
             run ends.
@@ -88,6 +92,8 @@ def run_recipe(
     folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     # Everything that can be refused is checked before the folder is touched.
     is_new = start == "fresh" or not has_checkpoint(folder.checkpoints)
+    if is_new and start == "resume" and init_from is None:
+        init_from = read_initialization(folder)  # It was killed before its first checkpoint.
     objective = build.create_objective(
         recipe,
         num_classes=dataset.train.num_classes,
@@ -119,8 +125,8 @@ def run_recipe(
         folder.write_json("machine.json", machine(_device_name(device)))
         write_class_names(folder, dataset.train.class_names)
         data.write(folder)
-        if initialization is not None:
-            folder.write_json("init.json", initialization._asdict())
+        if is_new:
+            write_initialization(folder, initialization)
         resumed_at = 0 if checkpoint is None else checkpoint.step
         folder.discard_records_after(resumed_at)
         if is_patience_exhausted(recipe.checkpoint, folder.records()):
