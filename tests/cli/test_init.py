@@ -74,6 +74,13 @@ def test_splits_imbalance_and_grayscale_are_reported(tmp_path: Path) -> None:
     assert "Test images: 4 in test\n" in output
     assert "Pretrained" not in output
     assert (read().data.sampler, read().checkpoint.monitor) == ("balanced", None)
+    (tmp_path / "data/test").rename(tmp_path / "data/val")
+    output = run_command("init", "data", "--pretrained", "none", "--overwrite")
+    assert "Validation images: 4 in val\n" in output
+    assert (read().data.validation_folder, read().checkpoint.monitor) == (
+        "val",
+        "balanced_accuracy",
+    )
 
 
 def test_unreadable_files_are_named_in_a_warning(drawings: Path, tmp_path: Path) -> None:

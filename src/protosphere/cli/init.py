@@ -115,4 +115,5 @@ def _print_summary(summary: "FolderSummary") -> None:
     if summary.test_folder is None:
         echo("Test images: no folder val or test; images of each class are held out")
     else:
-        echo(f"Test images: {summary.num_test:,} in {summary.test_folder}")
+        split = "Validation" if summary.test_folder == "val" else "Test"
+        echo(f"{split} images: {summary.num_test:,} in {summary.test_folder}")
