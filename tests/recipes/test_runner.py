@@ -102,6 +102,8 @@ def test_a_folder_of_validation_images_chooses_the_checkpoint(images: Path, tmp_
     assert len(run.dataset("test").test) == 11
     with pytest.raises(RecipeError, match="validation_fraction must be 0 with a validation_folder"):
         apply_overrides(recipe, ["data.validation_fraction=0.2"])
+    with pytest.raises(RecipeError, match=r"data.validation_folder must not be train, the folder"):
+        apply_overrides(recipe, ["data.validation_folder=train"])
 
 
 @pytest.mark.bad_input
