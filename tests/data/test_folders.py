@@ -235,6 +235,9 @@ def test_missing_and_inconsistent_folders(tmp_path: Path) -> None:
     root = tmp_path / "images"
     train, val = root / "train", root / "val"
     assert error_of(root).startswith(f"{root} must be a folder of images; it does not exist")
+    root.touch()
+    assert error_of(root).startswith(f"{root} must be a folder of images; it is a file")
+    root.unlink()
     root.mkdir()
     no_train = (
         f"{root} must be the folder that contains train, or one folder per class; "

@@ -149,8 +149,9 @@ def find_split_folders(root: Path) -> tuple[Path, Path | None]:
         DataError: The folder does not exist or has no folders in it.
     """
     if not root.is_dir():
+        problem = "it is a file" if root.is_file() else "it does not exist"
         raise DataError(
-            f"{root} must be a folder of images; it does not exist (data.path says where it is)"
+            f"{root} must be a folder of images; {problem} (data.path says where it is)"
         )
     folders = {folder.name for folder in root.iterdir() if folder.is_dir()}
     tests = [name for name in ("val", "test") if name in folders]
