@@ -389,17 +389,3 @@ def test_mixed_images_are_refused_where_a_sample_needs_one_class(
     views = ["augmentation.num_views=1"] if name.startswith(("digits-scl", "digits-proto")) else []
     message = _error(name, override, MIXUP, *views)
     assert message.startswith(f"augmentation.mixing must be null with {conflict}, which needs")
-
-
-def test_a_pretrained_model_sets_the_image_size() -> None:
-    text = """
-name: photos
-data: {source: folder, path: photos}
-model: {backbone: {name: tf_efficientnet_lite1, pretrained: weights.safetensors}}
-loss: {name: nonl}
-"""
-    assert recipe_from_yaml(text).augmentation.size == 240
-    assert recipe_from_yaml(f"{text}augmentation: {{size: 96}}\n").augmentation.size == 96
-    assert recipe_from_yaml(f"{text}augmentation: {{hflip: 0}}\n").augmentation.hflip == 0
-    scratch = text.replace(", pretrained: weights.safetensors", "")
-    assert recipe_from_yaml(scratch).augmentation.size == 32

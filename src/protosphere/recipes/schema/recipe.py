@@ -10,6 +10,7 @@ from protosphere.encoders.pretrained import input_config
 from protosphere.recipes.datasets import DATASETS, DataSettings
 from protosphere.recipes.registry import LOSSES, LossSettings
 from protosphere.recipes.schema.sections import (
+    Backbone,
     CheckpointSettings,
     CosineSchedule,
     EvaluationSettings,
@@ -66,7 +67,8 @@ class Recipe(Section):
             backbone = values["model"]["backbone"]
             augmentation = values.get("augmentation") or {}
             is_needed = backbone.get("pretrained") and "size" not in augmentation
-            config = input_config(str(backbone["name"])) if is_needed else None
+            name = str(backbone.get("name", Backbone().name))
+            config = input_config(name) if is_needed else None
             if config is None:
                 return values
             return {**values, "augmentation": {**augmentation, "size": config.size}}

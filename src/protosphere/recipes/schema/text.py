@@ -17,12 +17,13 @@ MAY_CHANGE = (
     "data.path",
     "data.classes",
     "data.workers",
-    "model.backbone.pretrained",
     "training.compile",
 )
 MAY_CHANGE_SECTIONS = ("evaluation.", "checkpoint.", "probe.")
 # Another metric would have kept another best checkpoint.
 MUST_STAY = ("checkpoint.monitor",)
+# A file of weights may have been moved, but pretrained models normalize images in their own way.
+_PRETRAINED = "model.backbone.pretrained"
 # What tells recipes of version 0.1 from those since.
 _SECTIONS_OF_0_1 = ("optimisation", "views", "encoder")
 _SECTIONS_SINCE_0_2 = ("augmentation", "model", "optimizer", "schedule", "training")
@@ -176,7 +177,7 @@ def find_difference(one: Recipe, other: Recipe) -> str | None:
         if may_change and path not in MUST_STAY:
             continue
         there, here = left.get(path), right.get(path)
-        if there != here:
+        if there != here and not (path == _PRETRAINED and there and here):
             return f"{path} is {there} there and {here} here"
     return None
 
