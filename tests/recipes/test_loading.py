@@ -142,7 +142,7 @@ def test_a_projection_is_taken_off_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("projection", ["{name: mlp, out_dim: 16}", "null"])
-def test_probes_see_one_view_without_color_changes(
+def test_probes_see_one_view_that_is_only_cropped_and_flipped(
     projection: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = apply_overrides(
@@ -155,6 +155,8 @@ def test_probes_see_one_view_without_color_changes(
             "model={backbone: {name: small}, neck: linear}",
             f"model.projection={projection}",
             "augmentation.size=8",
+            "augmentation.auto_augment={name: trivial_augment_wide}",
+            "augmentation.random_erasing=0.5",
         ],
     )
     _run(recipe, tmp_path / "run")
@@ -173,6 +175,7 @@ def test_probes_see_one_view_without_color_changes(
         policy = loader.augmentation.policy
         assert policy.num_views == 1
         assert (policy.color_jitter, policy.grayscale) == (None, 0)
+        assert (policy.auto_augment, policy.random_erasing) == (None, 0)
         assert policy.crop == recipe.augmentation.crop
         assert loader.augmentation.mean == (0.1, 0.2, 0.3), "as recorded, not as measured now"
     assert seen["metrics"] == "all"

@@ -220,7 +220,7 @@ class Run:
         """Compare classifiers on the frozen features of the run.
 
         Linear classifiers are trained with one view of each image, cropped and flipped as in
-        training but without color changes.
+        training but without any other augmentation.
 
         Args:
             names: Which classifiers.
@@ -242,6 +242,8 @@ class Run:
             color_jitter=None,
             grayscale=0.0,
             gaussian_blur=0.0,
+            auto_augment=None,
+            random_erasing=0.0,
             mixing=None,
         )
         recipe = self.recipe.model_copy(update={"augmentation": policy})
