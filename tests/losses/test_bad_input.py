@@ -173,6 +173,13 @@ def test_head_without_a_temperature(row: Row, head: Any) -> None:
 
 
 @on_prototypes
+def test_call_with_logits_and_labels(row: Row) -> None:
+    message = r"must be called as loss\(features, head, labels\), .* NONLFromLogits"
+    with pytest.raises(TypeError, match=message):
+        row.module(**row.options)(X, Y)
+
+
+@on_prototypes
 def test_head_without_prototypes(row: Row) -> None:
     with pytest.raises(ValueError, match=r"requires a .*head.*, got SimpleNamespace"):
         row.module(**row.options)(X, SimpleNamespace(), Y)

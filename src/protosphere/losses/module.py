@@ -1,5 +1,6 @@
 """Base class of the loss modules, and what they need of a head."""
 
+import inspect
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -67,6 +68,7 @@ class LossModule(nn.Module):
         )
         check_label_smoothing(options.get("label_smoothing", 0.0))
         self._options = options
+        self._needs_head = "head" in inspect.signature(self.forward).parameters
         self._per_class = ["class_weights"]
         if class_weights is not None:
             check_class_weights(class_weights, None)
@@ -77,6 +79,20 @@ class LossModule(nn.Module):
                 check_logit_adjustment(logit_adjustment, None)
             self._per_class.append("logit_adjustment")
             self.register_buffer("logit_adjustment", logit_adjustment, persistent=False)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the loss.
+
+        Raises:
+            TypeError: A loss of features and a head is called as a loss of logits.
+        """
+        if self._needs_head and len(args) + len(kwargs) == 2:
+            raise TypeError(
+                f"{type(self).__name__} must be called as loss(features, head, labels), got two "
+                "arguments; losses that are called as loss(logits, labels) are NormFaceFromLogits, "
+                "NTCEFromLogits, NONLFromLogits and torch.nn.CrossEntropyLoss"
+            )
+        return super().__call__(*args, **kwargs)
 
     @property
     def options(self) -> dict[str, Any]:
