@@ -76,7 +76,32 @@ def test_the_parser_refuses_other_values_and_lists_choices(
 ) -> None:
     message = usage_error(*command.split(), option, "nonsense")
     assert f"'{option}'" in message
+    assert "Value error" not in message
     assert all(choice in message for choice in choices.split())
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [
+        ("--epochs", "schedule.epochs"),
+        ("--batch-size", "training.batch_size"),
+        ("--lr", "optimizer.lr"),
+        ("--pretrained", "model.backbone.pretrained"),
+        ("--seed", "seed"),
+    ],
+)
+def test_an_option_that_is_a_key_of_recipes_is_named(option: str, key: str) -> None:
+    message = usage_error("train", "digits-ce", "--out", "x", option, "3")
+    assert option in message
+    assert f"; a recipe's key is set with --set {key}=VALUE" in message
+    assert "Possible options" not in message
+
+
+@pytest.mark.bad_input
+def test_an_unknown_option_is_not_taken_for_a_key() -> None:
+    assert "--set" not in usage_error("train", "digits-ce", "--out", "x", "--resum")
+    assert "--set" not in usage_error("evaluate", "x", "--epochs", "3")
 
 
 @pytest.mark.bad_input

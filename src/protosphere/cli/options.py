@@ -44,12 +44,37 @@ class Group(TyperGroup):
 
 @contextmanager
 def _printable_errors() -> Iterator[None]:
-    """Make control characters in errors of the parser visible."""
+    """Make control characters in errors of the parser visible, and name keys of recipes."""
     try:
         yield
     except _UsageError as error:
-        error.message = printable(error.message)  # type: ignore[attr-defined]
+        # Pydantic, which checks values for Typer, begins its messages with "Value error".
+        message = printable(error.message).replace("Value error, ", "")  # type: ignore[attr-defined]
+        key = _find_recipe_key(error)
+        if key is not None:
+            message = f"{message.rstrip('.')}; a recipe's key is set with --set {key}=VALUE"
+            error.possibilities = None  # type: ignore[attr-defined]
+        error.message = message  # type: ignore[attr-defined]
         raise
+
+
+def _find_recipe_key(error: Any) -> str | None:
+    """The key of a recipe that an unknown option of a command with recipes is probably for."""
+    option = getattr(error, "option_name", None)
+    if option is None or getattr(error.ctx, "info_name", None) not in ("train", "recipes"):
+        return None
+    try:
+        from protosphere.recipes.loading import read_recipe
+    except ImportError:  # The packages of training are not installed.
+        return None
+    sections: list[tuple[str, Any]] = [("", read_recipe("digits-ce").model_dump())]
+    for prefix, section in sections:
+        for key, value in section.items():
+            if isinstance(value, dict):
+                sections.append((f"{prefix}{key}.", value))
+            elif key == option.removeprefix("--").replace("-", "_"):
+                return f"{prefix}{key}"
+    return None
 
 
 def _without_flag_types(params: list[Any]) -> list[Any]:
