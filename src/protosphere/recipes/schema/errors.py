@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from protosphere.recipes.schema.keys import key_owners, section_members
+from protosphere.recipes.section import Section
 
 
 class RecipeError(ValueError):
@@ -120,14 +121,28 @@ def sentence(error: ValidationError, content: dict[str, Any], model: type[BaseMo
         return f"{name}.{_tag(problem)} must be one of {tags}, got {context['tag']!r}"
     if kind == "literal_error":
         choices = str(problem["ctx"]["expected"]).replace(" or ", ", ")
-        if any(one["type"].startswith("bool") and _path(one, content) == path for one in problems):
+        others = [one for one in problems if _path(one, content) == path]
+        if any(one["type"].startswith("bool") for one in others):
             choices += ", true, false"
+        choices += "".join(_other_choice(one) for one in others)
         return f"{name} must be one of {choices}, got {problem['input']!r}"
     if kind in ("value_error", "assertion_error"):
         text = str(problem["ctx"]["error"])
         about_key = " " not in text.split(" must ", maxsplit=1)[0]
         return ".".join([*path, text]) if about_key else ": ".join(filter(None, [name, text]))
     return f"{name} {_rule(problem)}, got {_short(problem['input'])}"
+
+
+def _other_choice(problem: ErrorDetails) -> str:
+    """Return the form of a value, beside words, that a problem says the key can have."""
+    if problem["type"] == "tuple_type":
+        return ", a list of numbers"
+    if problem["type"] == "model_type":
+        name = problem["ctx"]["class_name"]
+        sections = {section.__name__: section for section in Section.__subclasses__()}
+        keys = ", ".join(f"{key}: ..." for key in sections[name].model_fields)
+        return f", {{{keys}}}"
+    return ""
 
 
 def _tag(problem: ErrorDetails) -> str:

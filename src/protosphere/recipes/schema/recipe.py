@@ -94,12 +94,15 @@ class Recipe(Section):
                 "data.validation_fraction (or data.validation_folder)"
             )
         if self.model.freeze == "backbone":
-            for key, is_set in (
-                ("lr_scale.backbone", self.optimizer.lr_scale.backbone != 1),
-                ("layer_decay", self.optimizer.layer_decay is not None),
+            scale, decay = self.optimizer.lr_scale.backbone, self.optimizer.layer_decay
+            for key, value, unset in (
+                ("lr_scale.backbone", scale, "1"),
+                ("layer_decay", decay, "null"),
             ):
-                if is_set:
-                    raise ValueError(f"optimizer.{key} has no effect with model.freeze backbone")
+                if value not in (1, None):
+                    raise ValueError(
+                        f"optimizer.{key} must be {unset} with model.freeze backbone, got {value}"
+                    )
         return self
 
     @property

@@ -159,7 +159,7 @@ class _Schedule(Section):
                 f"{self.warmup_epochs}; for a short run set it to 0"
             )
         if self.warmup_lr is not None and not self.warmup_epochs:
-            raise ValueError("warmup_lr has no effect without warmup_epochs")
+            raise ValueError(f"warmup_lr must be null without warmup_epochs, got {self.warmup_lr}")
         return self
 
 
