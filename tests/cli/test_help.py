@@ -89,6 +89,7 @@ def test_the_parser_refuses_other_values_and_lists_choices(
         ("--lr", "optimizer.lr"),
         ("--pretrained", "model.backbone.pretrained"),
         ("--seed", "seed"),
+        ("--mixup", "augmentation.mixing"),
     ],
 )
 def test_an_option_that_is_a_key_of_recipes_is_named(option: str, key: str) -> None:

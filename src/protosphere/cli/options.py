@@ -65,16 +65,18 @@ def _find_recipe_key(error: Any) -> str | None:
         return None
     try:
         from protosphere.recipes.loading import read_recipe
+        from protosphere.recipes.schema.errors import HABITS
     except ImportError:  # The packages of training are not installed.
         return None
+    word = option.lstrip("-").replace("-", "_")
     sections: list[tuple[str, Any]] = [("", read_recipe("digits-ce").model_dump())]
     for prefix, section in sections:
         for key, value in section.items():
             if isinstance(value, dict):
                 sections.append((f"{prefix}{key}.", value))
-            elif key == option.removeprefix("--").replace("-", "_"):
+            elif key == word:
                 return f"{prefix}{key}"
-    return None
+    return HABITS.get(word)
 
 
 def _without_flag_types(params: list[Any]) -> list[Any]:
