@@ -20,7 +20,7 @@ from protosphere.runs.checkpoints import load_checkpoint
 from support import kills
 
 pytestmark = pytest.mark.whole_program
-NUM_KILLS = 5
+NUM_KILLS = 3
 
 
 def _fine_tuning(folder: Path, channels: int) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> kills.Reference:
     return kills.run_undisturbed(folder / "reference", epochs=epochs, overrides=overrides)
 
 
-def test_five_kills_change_nothing(reference: kills.Reference, tmp_path: Path) -> None:
+def test_three_kills_change_nothing(reference: kills.Reference, tmp_path: Path) -> None:
     assert kills.run_with_kills(tmp_path, reference, kills=NUM_KILLS, seed=1) == []
 
 

@@ -74,6 +74,7 @@ def loaders() -> Loaders:
     return MemoryLoader(train, augmentation), MemoryLoader(test, augmentation)
 
 
+@pytest.mark.long
 def test_every_probe(objective: Objective, loaders: Loaders) -> None:
     results = {result.name: result for result in run_probes(objective, *loaders, CONFIG)}
     assert tuple(results) == PROBES
@@ -85,6 +86,7 @@ def test_every_probe(objective: Objective, loaders: Loaders) -> None:
     assert {name for name, result in results.items() if result.metrics} == set(WITH_WEIGHTS)
 
 
+@pytest.mark.long
 def test_probes_leave_the_objective_unchanged(objective: Objective, loaders: Loaders) -> None:
     before = copy.deepcopy(objective.state_dict())
     objective.train()
@@ -113,6 +115,7 @@ def test_metrics_are_not_measured_on_request(objective: Objective, loaders: Load
     assert result.metrics == {}
 
 
+@pytest.mark.long
 def test_seconds_are_those_until_the_probe_can_classify(
     objective: Objective, loaders: Loaders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +186,7 @@ def test_the_cached_linear_probe_is_near_logistic_regression(
     assert result.accuracy == pytest.approx(expected, abs=0.08)
 
 
+@pytest.mark.long
 def test_probes_before_and_after_a_projection(objective: Objective, loaders: Loaders) -> None:
     """After a projection to one dimension little is left; linear probes stand before it."""
     assert isinstance(objective.encoder, Encoder)

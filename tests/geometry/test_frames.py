@@ -78,6 +78,7 @@ def test_nearest_etf_keeps_the_dtype_of_the_means() -> None:
         assert nearest_etf(frame.to(dtype)).dtype == wanted
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("classes", "dim", "optimum"),
     [
@@ -88,7 +89,6 @@ def test_nearest_etf_keeps_the_dtype_of_the_means() -> None:
         (5, 2, math.cos(2 * math.pi / 5)),  # regular polygon
         (10, 3, 0.404406),  # Tammes; there is a local minimum nearby
         (12, 3, 1 / math.sqrt(5)),  # icosahedron
-        (16, 5, 0.2),
     ],
 )
 def test_spherical_code_reaches_the_known_optimum(classes: int, dim: int, optimum: float) -> None:

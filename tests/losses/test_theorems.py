@@ -148,6 +148,7 @@ def _descend(
     return features, prototypes.detach()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", NORMALIZED, ids=str)
 def test_free_features_descend_to_the_simplex(row: Row) -> None:
     classes, each = 4, 3
@@ -161,6 +162,7 @@ def test_free_features_descend_to_the_simplex(row: Row) -> None:
         assert (cosines(features, prototypes).gather(1, labels[:, None]) - 1).abs().max() < 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", NORMALIZED, ids=str)
 def test_non_negative_features_descend_to_an_orthogonal_frame(row: Row) -> None:
     classes, each = 3, 3
