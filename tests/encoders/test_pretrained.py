@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import timm
 import torch
@@ -14,7 +15,7 @@ from safetensors.torch import save_file
 from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
-from protosphere.encoders import Encoder, create_backbone, create_neck, input_config
+from protosphere.encoders import Encoder, create_backbone, create_neck, input_config, pretrained
 from protosphere.encoders.pretrained import load_backbone_weights
 
 NAME = "test_resnet"
@@ -125,6 +126,7 @@ def test_timms_own_weights(weights: Weights, monkeypatch: pytest.MonkeyPatch) ->
         return create_model(name, pretrained=pretrained, pretrained_cfg_overlay=overlay, **options)
 
     monkeypatch.setattr(timm, "create_model", create)
+    monkeypatch.setattr(pretrained, "_can_be_fetched", lambda repository: True)
     _assert_loaded(create_backbone(NAME, pretrained=True), weights)
     gray = create_backbone(NAME, in_channels=1, pretrained=True)
     expected = adapt_input_conv(1, weights["conv1.0.weight"])
@@ -133,17 +135,29 @@ def test_timms_own_weights(weights: Weights, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.bad_input
-def test_weights_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_cannot_be_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the network timm would repeat its attempts for a minute, so it is not asked."""
+    calls = []
+
     def offline(*args: Any, **options: Any) -> nn.Module:
+        calls.append(args)
         raise ConnectionError("many\nlines")
 
     monkeypatch.setattr(timm, "create_model", offline)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", offline)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     message = (
         "^the pretrained weights of resnet18 cannot be fetched; give the path of a .safetensors or "
         "state dict file as pretrained instead$"
     )
     with pytest.raises(ValueError, match=message):
         create_backbone("resnet18", pretrained=True)
+    assert len(calls) == 1
+    (tmp_path / "models--timm--resnet18.a1_in1k/snapshots/0").mkdir(parents=True)
+    (tmp_path / "models--timm--resnet18.a1_in1k/snapshots/0/model.safetensors").touch()
+    with pytest.raises(ValueError, match=message):
+        create_backbone("resnet18", pretrained=True)
+    assert calls[1] == ("resnet18",), "what is cached needs no network"
 
 
 @pytest.mark.bad_input

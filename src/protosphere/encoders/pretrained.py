@@ -180,18 +180,36 @@ def create_pretrained(name: str, **options: Any) -> nn.Module:
     alternative = "give the path of a .safetensors or state dict file as pretrained instead"
     if config is None or not config.has_weights:
         raise ValueError(f"timm has no pretrained weights of {name}; {alternative}")
+    unreachable = f"the pretrained weights of {name} cannot be fetched; {alternative}"
+    if config.hf_hub_id and not _can_be_fetched(config.hf_hub_id):
+        raise ValueError(unreachable)
     hub = logging.getLogger("huggingface_hub")
     level = hub.level
     hub.setLevel(logging.ERROR)  # It reports every attempt.
     try:
         model: nn.Module = timm.create_model(name, pretrained=True, **options)
     except (OSError, RuntimeError, ValueError) as error:
-        raise ValueError(
-            f"the pretrained weights of {name} cannot be fetched; {alternative}"
-        ) from error
+        raise ValueError(unreachable) from error
     finally:
         hub.setLevel(level)
     return model
+
+
+def _can_be_fetched(repository: str) -> bool:
+    """Whether a repository of weights is cached or answers; timm itself tries for a minute."""
+    from huggingface_hub import HfApi, constants  # noqa: PLC0415
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+
+    cache = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", "snapshots")
+    if any(cache.glob("*/*")):
+        return True
+    try:
+        HfApi().model_info(repository, timeout=10)
+    except HfHubHTTPError:  # It answers; timm finds out what it has.
+        return True
+    except Exception:  # Of the HTTP client, which differs between versions.
+        return False
+    return True
 
 
 def _backbone_part(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
