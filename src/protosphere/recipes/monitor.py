@@ -62,8 +62,8 @@ def load_best_checkpoint(folder: RunFolder, settings: CheckpointSettings) -> Che
     Raises:
         RunFolderError: The checkpoint is damaged.
     """
-    last = last_step(folder.checkpoints)
-    saved = [record for record in folder.records() if last is not None and record["step"] <= last]
+    last = last_step(folder.checkpoints) or 0
+    saved = [record for record in folder.records() if record.get("step", 0) <= last]
     best = find_best(settings, saved)
     return load_checkpoint(folder.checkpoints, step=None if best is None else best.step)
 
