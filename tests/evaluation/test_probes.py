@@ -97,6 +97,7 @@ def test_probes_leave_the_objective_unchanged(objective: Objective, loaders: Loa
     assert all(parameter.grad is None for parameter in objective.encoder.parameters())
 
 
+@pytest.mark.long
 def test_metrics_are_those_of_the_features_with_the_weights_of_the_probe(
     objective: Objective, loaders: Loaders
 ) -> None:

@@ -174,6 +174,7 @@ def test_samples_left_out_do_not_count(row: Row) -> None:
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.long
 def test_gradient_equals_finite_differences(
     row: Row, reduction: str, weighted: bool, ignored: bool
 ) -> None:

@@ -98,6 +98,7 @@ def test_mixed_labels_equal_their_probabilities(
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.long
 def test_gradient_equals_finite_differences(
     row: Row, kind: str, reduction: str, weighted: bool, ignored: bool
 ) -> None:

@@ -28,6 +28,7 @@ def _collapsed(
 @pytest.mark.parametrize(
     ("classes", "each", "temperature"), [(10, 8, 0.2), (100, 3, 0.1), (2, 5, 1.0), (7, 1, 0.07)]
 )
+@pytest.mark.long
 def test_values_at_the_simplex(classes: int, each: int, temperature: float, form: str) -> None:
     features, prototypes, labels = _collapsed(classes, each, classes + 3)
     q = math.exp(-(1 + 1 / (classes - 1)) / temperature)

@@ -30,7 +30,7 @@ from protosphere.metrics.parameters import (
 
 try:
     from torchmetrics import Metric
-    from torchmetrics.utilities.plot import _AX_TYPE, _PLOT_OUT_TYPE
+    from torchmetrics.utilities.plot import _AX_TYPE
 except ImportError as error:  # pragma: no cover
     raise ImportError(
         'NeuralCollapse requires torchmetrics: pip install "protosphere[metrics]"'
@@ -251,7 +251,7 @@ class NeuralCollapse(Metric):
         self,
         val: dict[str, Tensor] | Sequence[dict[str, Tensor]] | None = None,
         ax: _AX_TYPE | None = None,
-    ) -> _PLOT_OUT_TYPE:
+    ) -> tuple[Any, Any]:
         """Plot the metrics: one point each, or a line each over several results.
 
         Args:
