@@ -61,6 +61,17 @@ def test_other_classes_get_a_new_head(earlier: Path, tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "new").read_json("init.json")["parts"] == ["backbone"]
 
 
+def test_images_are_normalized_as_the_weights_expect(earlier: Path, tmp_path: Path) -> None:
+    # Other images, which on their own would be normalized in another way.
+    recipe = _recipe(FOUR, "seed=9", *STILL)
+    _run(recipe, tmp_path / "alone")
+    _run(recipe, tmp_path / "new", init_from=earlier)
+    folders = tmp_path / "alone", tmp_path / "new", earlier
+    alone, new, first = (load_run(folder).transform for folder in folders)
+    assert (new.mean, new.std) == (first.mean, first.std)
+    assert (new.mean, new.std) != (alone.mean, alone.std)
+
+
 def test_another_loss_and_projection_keep_the_backbone(earlier: Path, tmp_path: Path) -> None:
     _run(_recipe(FOUR, *STILL, name="digits-scl"), tmp_path / "new", init_from=earlier)
     assert _same(earlier, tmp_path / "new", "encoder.backbone")

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from protosphere.classifiers.protocol import FittedHead
-from protosphere.data.datasets import ImageDataset
+from protosphere.data.datasets import ChannelStatistics, ImageDataset
 from protosphere.data.loaders import Loader
 from protosphere.evaluation import evaluate
 from protosphere.recipes import build
@@ -108,7 +108,10 @@ def run_recipe(
             objective, init_from, class_names=dataset.train.class_names
         )
     config = build.create_train_config(recipe, objective, device=device, report_every=report_every)
-    loaders = build.create_loaders(recipe, dataset, device, progress=load_progress)
+    statistics = _statistics(recipe, dataset, init_from if is_new else folder.path)
+    loaders = build.create_loaders(
+        recipe, dataset, device, statistics=statistics, progress=load_progress
+    )
     with folder.lock():
         folder.start(recipe.to_yaml(), compare=_compare)
         checkpoint = load_checkpoint(folder.checkpoints)
@@ -116,7 +119,7 @@ def run_recipe(
             raise RunFolderError(
                 f"{folder.path} already has a run; resume it (--resume) or choose another folder"
             )
-        data = _describe(recipe, dataset)
+        data = _describe(recipe, dataset, statistics)
         if checkpoint is not None:
             check_class_names(folder, dataset.train.class_names)
             check_fingerprints(folder, train=data.train_fingerprint, eval=data.eval_fingerprint)
@@ -152,8 +155,18 @@ def run_recipe(
             raise TrainingError(f"{error}; {saved}") from None
 
 
-def _describe(recipe: Recipe, dataset: ImageDataset) -> DataMetadata:
-    mean, std = build.channel_statistics(recipe, dataset)
+def _statistics(
+    recipe: Recipe, dataset: ImageDataset, source: Path | str | None
+) -> ChannelStatistics:
+    """Return what images are normalized with: weights of a run expect what the run recorded."""
+    if source is not None:
+        data = DataMetadata.read(RunFolder(source))
+        if data.channels == dataset.train.channels:
+            return ChannelStatistics(data.mean, data.std)
+    return build.channel_statistics(recipe, dataset)
+
+
+def _describe(recipe: Recipe, dataset: ImageDataset, statistics: ChannelStatistics) -> DataMetadata:
     return DataMetadata(
         num_train=len(dataset.train),
         num_eval=len(dataset.test),
@@ -161,8 +174,8 @@ def _describe(recipe: Recipe, dataset: ImageDataset) -> DataMetadata:
         train_fingerprint=dataset.train.fingerprint(),
         eval_fingerprint=dataset.test.fingerprint(),
         channels=dataset.train.channels,
-        mean=tuple(mean),
-        std=tuple(std),
+        mean=tuple(statistics.mean),
+        std=tuple(statistics.std),
         evaluation_crop=dataset.train.evaluation_crop,
         class_counts=build.count_classes(dataset),
     )
