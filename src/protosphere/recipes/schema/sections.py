@@ -58,7 +58,9 @@ class Model(Section):
         Field(None, description="Projection head between the encoder and the loss.")
     )
     freeze: Literal["none", "backbone"] | FrozenStages = Field(
-        "none", description="What keeps its weights: the whole backbone, or {stages: N} of it."
+        "none",
+        description="Parts that are not trained: the whole backbone, or its stem and first stages "
+        "with {stages: N}.",
     )
 
 
@@ -66,7 +68,7 @@ class LRScale(Section):
     """Factors of the learning rate of the parts of the model."""
 
     backbone: float = Field(1.0, gt=0)
-    neck: float = Field(1.0, gt=0, description="Of the neck and the projection.")
+    neck: float = Field(1.0, gt=0, description="Factor for the neck and the projection.")
     head: float = Field(1.0, gt=0)
 
 
@@ -239,8 +241,8 @@ class CheckpointSettings(Section):
     keep: int = Field(2, ge=1, description="Number of checkpoints to keep, beside the best one.")
     monitor: Literal["accuracy", "balanced_accuracy", "loss"] | None = Field(
         None,
-        description="Figure of the validation images by which the best checkpoint is chosen and "
-        "kept.",
+        description="Metric of the validation images by which the best checkpoint is chosen; it is "
+        "kept beside the last ones.",
     )
     patience: int | None = Field(
         None,
