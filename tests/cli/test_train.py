@@ -88,6 +88,44 @@ def test_a_validation_figure_is_called_validation_accuracy(tmp_path: Path) -> No
     assert "test accuracy" not in output
 
 
+def test_the_monitored_metric_and_its_best_value_are_shown(tmp_path: Path) -> None:
+    options = set_options(data__validation_fraction=0.5, checkpoint__monitor="balanced_accuracy")
+    folder = tmp_path / "my run"
+    output = run_command("train", "digits-ce", "--out", folder, *SHORT, *TINY, *options)
+    assert output.count(" %, validation balanced accuracy ") == 3
+    values = [record["balanced_accuracy"] for record in RunFolder(folder).records()[1::2]]
+    step = values.index(max(values)) + 1
+    best = f"Best validation balanced accuracy: {100 * max(values):.2f} % at step {step}. "
+    assert output.endswith(
+        f"Done. {best}Next: protosphere evaluate '{folder}', or protosphere measure '{folder}'\n"
+    )
+
+
+def test_early_stopping_names_the_best_value(tmp_path: Path) -> None:
+    options = set_options(
+        data__validation_fraction=0.5,
+        checkpoint__monitor="loss",
+        checkpoint__patience=1,
+        schedule__epochs=50,
+        optimizer__lr=1e-30,
+    )
+    command = ["train", "digits-ce", "--out", tmp_path / "run", *SHORT, *TINY, *options]
+    output = run_command(*command)
+    assert " %, validation loss " in output
+    assert "Stopped early after 1 evaluation without a new best. Best validation loss: " in output
+
+
+def test_the_weights_of_an_earlier_run_are_announced(tmp_path: Path) -> None:
+    earlier, command = tmp_path / "earlier", ["train", "digits-ce", *SHORT, *TINY]
+    run_command(*command, "--out", earlier)
+    same = [*command, "--init-from", earlier, "--out", tmp_path / "same"]
+    assert f"\nWeights of {earlier}, step 3: backbone, head\n" in run_command(*same)
+    shutil.rmtree(sorted(RunFolder(tmp_path / "same").checkpoints.iterdir())[-1])
+    assert "\nWeights of" not in run_command(*same, "--resume"), "it has its own weights"
+    five = [*set_options(data__num_classes=5), "--init-from", earlier, "--out", tmp_path / "five"]
+    assert ": backbone; the head starts anew\n" in run_command(*command, *five)
+
+
 @pytest.mark.bad_input
 def test_a_folder_with_a_run_is_refused_and_not_touched(run: Path) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}

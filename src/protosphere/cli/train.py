@@ -1,5 +1,6 @@
 """``protosphere train``: train a recipe into a run folder, with progress; stop and resume."""
 
+import shlex
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -59,6 +60,7 @@ def train(
         from protosphere.recipes.loading import read_recipe
         from protosphere.recipes.runner import run_recipe
         from protosphere.runs import RunFolder
+        from protosphere.runs.checkpoints import has_checkpoint
 
         if recipe_name is None and not (resume and (out / "recipe.yaml").is_file()):
             raise ValueError(
@@ -68,13 +70,14 @@ def train(
         device = resolve_device(device)
         dataset = load_dataset(recipe, download=download)
         epochs = recipe.schedule.epochs
-        print_header = cache(lambda: _print_header(recipe, dataset, device, out))
+        is_new = not (resume and has_checkpoint(RunFolder(out).checkpoints))
+        print_header = cache(lambda: _print_header(recipe, dataset, device, out, is_new=is_new))
 
         def should_stop() -> bool:
             print_header()  # After the first step nothing can be refused any more.
             return stop_requested()
 
-        show = TrainProgress(epochs, recipe.split)
+        show = TrainProgress(epochs, recipe.split, recipe.checkpoint.monitor)
         start: Literal["fresh", "resume"] = "resume" if resume else "fresh"
         events = run_recipe(
             recipe,
@@ -96,7 +99,8 @@ def train(
                 last = event
                 show(event)
                 write(event.progress.step, _logged(event, recipe.split))
-        next_steps = f"Next: protosphere evaluate {out}, or protosphere measure {out}"
+        run = shlex.quote(str(out))
+        next_steps = f"Next: protosphere evaluate {run}, or protosphere measure {run}"
         if last is None:
             done = RunFolder(out).records()[-1]["epoch"]
             reason = "all" if done == epochs else "stopped early after"
@@ -106,20 +110,37 @@ def train(
             echo(f"Stopped at step {step} with a checkpoint; add --resume to continue")
         elif last.stopped_early:
             waited = count(recipe.checkpoint.patience or 0, "evaluation")
-            metric = f"{recipe.split} {recipe.checkpoint.monitor}"
-            echo(f"Stopped early: no better {metric} in {waited}. {next_steps}")
+            best = _best(last, recipe)
+            echo(f"Stopped early after {waited} without a new best. {best}{next_steps}")
         else:
-            echo(f"Done. {next_steps}")
+            echo(f"Done. {_best(last, recipe)}{next_steps}")
 
 
-def _print_header(recipe: "Recipe", dataset: "ImageDataset", device: str, out: Path) -> None:
+def _best(event: "Event", recipe: "Recipe") -> str:
+    from protosphere.cli.train_progress import format_metric
+
+    name, best = recipe.checkpoint.monitor, event.best
+    if name is None or best is None:
+        return ""
+    metric, value = f"{recipe.split} {name.replace('_', ' ')}", format_metric(name, best.value)
+    return f"Best {metric}: {value} at step {best.step}. "
+
+
+def _print_header(
+    recipe: "Recipe", dataset: "ImageDataset", device: str, out: Path, *, is_new: bool
+) -> None:
     from protosphere.cli.devices import device_limits
     from protosphere.cli.text import count, echo
+    from protosphere.runs import RunFolder
 
     images = count(len(dataset.train), "training image")
     classes = count(dataset.train.num_classes, "class")
     epochs = count(recipe.schedule.epochs, "epoch")
     echo(f"{recipe.name}: {images} of {classes}, {epochs}, on {device}, into {out}")
+    if is_new and (out / "init.json").exists():
+        start = RunFolder(out).read_json("init.json")
+        rest = "" if "head" in start["parts"] else "; the head starts anew"
+        echo(f"Weights of {start['run']}, step {start['step']}: {', '.join(start['parts'])}{rest}")
     if limits := device_limits(device):
         echo(limits)
     batch_size = recipe.training.batch_size

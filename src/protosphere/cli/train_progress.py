@@ -26,6 +26,11 @@ _SHOWN = {
 }
 
 
+def format_metric(name: str, value: float) -> str:
+    """Return a value in percent if it is an accuracy, otherwise as it is."""
+    return f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.4g}"
+
+
 class TrainProgress:
     """Shows the events of a run; a context manager that is called with each event.
 
@@ -35,10 +40,15 @@ class TrainProgress:
     Args:
         epochs: Number of epochs of the run.
         split: Split that the run is evaluated on.
+        monitor: The monitored metric, which is shown too.
     """
 
-    def __init__(self, epochs: int, split: str) -> None:
+    def __init__(self, epochs: int, split: str, monitor: str | None = None) -> None:
         self.epochs, self.split = epochs, split
+        self._shown = {"accuracy": _SHOWN["accuracy"]}
+        if monitor is not None:
+            self._shown[monitor] = f"{{split}} {monitor.replace('_', ' ')}"
+        self._shown |= _SHOWN
         self._bar: Bar = create_progress()
         console = self._bar.console
         self._has_terminal = console.is_terminal
@@ -97,10 +107,8 @@ class TrainProgress:
     def _describe(self, event: "Event") -> list[str]:
         metrics = event.metrics or {}
         texts = [
-            f"{label.format(split=self.split)} {100 * metrics[name]:.2f} %"
-            if name.endswith("accuracy")
-            else f"{label} {metrics[name]:.4g}"
-            for name, label in _SHOWN.items()
+            f"{label.format(split=self.split)} {format_metric(name, metrics[name])}"
+            for name, label in self._shown.items()
             if name in metrics
         ]
         self._evaluated = f", {texts[0]}"
