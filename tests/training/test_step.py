@@ -149,7 +149,7 @@ def test_accumulated_gradients_are_those_of_the_batch() -> None:
 
 
 def test_parts_of_unequal_sizes_are_weighted_by_their_sizes() -> None:
-    """Seventy samples in four parts: 18, 18, 18 and 16."""
+    """Seventy samples in four parts: 18, 18, 17 and 17."""
     objective = small_objective()
     sizes: list[int] = []
 
@@ -160,8 +160,22 @@ def test_parts_of_unequal_sizes_are_weighted_by_their_sizes() -> None:
     objective.loss = loss
     config = TrainConfig(Schedule(0.1, 1), 512, grad_accum_steps=4)
     (progress,) = train(objective, memory_loader(small_split()), config)
-    assert sizes == [18, 18, 18, 16]
-    assert progress.loss == pytest.approx((18 * 1 + 18 * 2 + 18 * 3 + 16 * 4) / 70)
+    assert sizes == [18, 18, 17, 17]
+    assert progress.loss == pytest.approx((18 * 1 + 18 * 2 + 17 * 3 + 17 * 4) / 70)
+
+
+def test_no_part_of_a_small_dataset_has_a_single_image() -> None:
+    sizes: list[int] = []
+
+    def loss(features: Tensor, head: Head, labels: Tensor) -> Tensor:
+        sizes.append(len(labels))
+        return small_loss(features, head, labels)
+
+    objective = small_objective()
+    objective.loss = loss
+    config = TrainConfig(Schedule(0.1, 1), 64, grad_accum_steps=8)
+    list(train(objective, memory_loader(small_split().subset(torch.arange(9))), config))
+    assert sizes == [3, 2, 2, 2]
 
 
 @pytest.mark.parametrize(

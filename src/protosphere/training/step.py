@@ -184,9 +184,13 @@ class EagerStep:
             The loss.
         """
         num_parts = self.config.grad_accum_steps
+        if len(batch[0]) < self.config.batch_size:
+            # The dataset is smaller than a batch. A part of one image can neither be mixed nor
+            # have negatives, and batch norm may refuse it.
+            num_parts = min(num_parts, max(1, len(batch[0]) // 2))
         losses = []
         self.optimizer.zero_grad(set_to_none=True)
-        for part in zip(*(tensor.chunk(num_parts) for tensor in batch), strict=True):
+        for part in zip(*(tensor.tensor_split(num_parts) for tensor in batch), strict=True):
             loss = self._loss(*part)
             if num_parts > 1:
                 loss = loss * (len(part[0]) / len(batch[0]))
