@@ -53,6 +53,12 @@ def test_val_is_preferred_to_test(image_folder: Path) -> None:
     ]
 
 
+def test_hidden_files_are_not_images(image_folder: Path) -> None:
+    before = load_folder(image_folder)[0].paths
+    (image_folder / "train/ant/._0.png").write_bytes(b"\0\5\26\7")
+    assert load_folder(image_folder)[0].paths == before
+
+
 def test_the_test_split_can_be_optional(image_folder: Path) -> None:
     shutil.rmtree(image_folder / "val")
     train, test = load_folder(image_folder, require_test=False)

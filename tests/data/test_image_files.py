@@ -20,6 +20,7 @@ def test_files_are_kept_and_folders_are_searched(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "sub/notes.txt").touch()
+    (tmp_path / "sub/._c.webp").touch()
     (tmp_path / "folder.png").mkdir()
     found = find_images([tmp_path / "sub/notes.txt", tmp_path])
     assert found == [tmp_path / "sub/notes.txt", *sorted(tmp_path / name for name in names)]

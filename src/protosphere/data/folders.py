@@ -178,6 +178,8 @@ def _find_images(folder: Path, names: Sequence[str], root: Path) -> ImageFiles:
     samples = torchvision.make_dataset(
         folder, indices, extensions=torchvision.IMG_EXTENSIONS, allow_empty=True
     )
+    # Hidden files are not images: macOS writes ._1.jpg beside 1.jpg on other file systems.
+    samples = [sample for sample in samples if sample[0].rpartition(os.sep)[2][0] != "."]
     labels = torch.tensor([label for _, label in samples], dtype=torch.int64)
     counts = torch.bincount(labels, minlength=len(names)).tolist()
     if empty := [name for name, count in zip(names, counts, strict=True) if not count]:

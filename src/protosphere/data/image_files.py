@@ -50,7 +50,9 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
             found = sorted(
                 file
                 for file in path.rglob("*")
-                if file.suffix.lower() in (*SUFFIXES, ".npz") and file.is_file()
+                if file.suffix.lower() in (*SUFFIXES, ".npz")
+                and not file.name.startswith(".")
+                and file.is_file()
             )
             files += found
             empty += [] if found else [path]
