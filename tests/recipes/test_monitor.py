@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from protosphere.recipes import build, catalog
+from protosphere.recipes import build, catalog, runner
 from protosphere.recipes.loading import load_run
 from protosphere.recipes.monitor import BestEvaluation, find_best, is_patience_exhausted
 from protosphere.recipes.runner import Event, run_recipe
@@ -131,6 +131,21 @@ def test_an_evaluation_whose_checkpoint_was_not_saved_is_not_the_best(tmp_path: 
     again = _run(recipe, tmp_path / "again", init_from=folder.path)
     assert len(again) == 2
     assert RunFolder(tmp_path / "again").read_json("init.json")["step"] == saved
+
+
+def test_a_run_that_has_done_all_its_epochs_has_not_stopped_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_exhausted(_: CheckpointSettings, records: list[dict[str, Any]]) -> bool:
+        return len([record for record in records if record["kind"] == "evaluation"]) == 2
+
+    monkeypatch.setattr(runner, "is_patience_exhausted", is_exhausted)
+    recipe = _recipe("checkpoint={monitor: accuracy, patience: 1}")
+    for epochs, stopped_early in ((3, True), (2, False)):
+        shorter = apply_overrides(recipe, [f"schedule.epochs={epochs}"])
+        events = _run(shorter, tmp_path / str(epochs))
+        assert len(events) == 2
+        assert events[-1].stopped_early == stopped_early
 
 
 def test_more_patience_continues_a_stopped_run(tmp_path: Path) -> None:

@@ -140,7 +140,12 @@ def run_recipe(
             ):
                 metrics = _record(recipe, folder, progress, objective, *loaders)
                 records = folder.records() if recipe.checkpoint.monitor else []
-                stop = metrics is not None and is_patience_exhausted(recipe.checkpoint, records)
+                is_last = progress.at_epoch_end and round(progress.epoch) == recipe.schedule.epochs
+                stop = (
+                    metrics is not None
+                    and not is_last
+                    and is_patience_exhausted(recipe.checkpoint, records)
+                )
                 best = find_best(recipe.checkpoint, records)
                 yield Event(progress, metrics, resumed_at, best, stop)
                 if stop:
