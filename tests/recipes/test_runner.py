@@ -106,6 +106,22 @@ def test_a_folder_of_validation_images_chooses_the_checkpoint(images: Path, tmp_
         apply_overrides(recipe, ["data.validation_folder=train"])
 
 
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_resumed_run_takes_its_crops_from_where_it_took_them_before(
+    fits: bool, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = ["data.source=folder", f"data.path={images}", "data.workers=0", *TINY]
+    recipe = _recipe("cifar10-ce", *overrides, "training.precision=fp32")
+    monkeypatch.setattr(build, "fits_in_memory", lambda *_, **__: fits)
+    whole = _run(recipe, tmp_path / "whole")
+    answers = iter([False, True])
+    _run(recipe, tmp_path / "part", should_stop=lambda: next(answers))
+    # As if it were resumed on a machine with more or less memory.
+    monkeypatch.setattr(build, "fits_in_memory", lambda *_, **__: not fits)
+    resumed = _run(recipe, tmp_path / "part", start="resume")
+    assert resumed[-1].progress.loss == whole[-1].progress.loss
+
+
 @pytest.mark.bad_input
 def test_a_folder_without_test_images_needs_a_validation_fraction(
     images: Path, tmp_path: Path

@@ -105,6 +105,7 @@ def create_loaders(
     device: torch.device | str,
     *,
     statistics: ChannelStatistics | None = None,
+    in_memory: bool | None = None,
     progress: Callable[[float], None] = no_progress,
 ) -> tuple[Loader, Loader]:
     """Create the loaders of the training images and of those for evaluation.
@@ -117,6 +118,7 @@ def create_loaders(
         device: Where batches are put.
         statistics: Mean and standard deviation to normalize with; None takes those of
             :func:`channel_statistics`.
+        in_memory: What ``data.in_memory: auto`` means; None decides by the size of the memory.
         progress: Called with the fraction of the images that has been read into memory.
 
     Raises:
@@ -139,7 +141,7 @@ def create_loaders(
         assert isinstance(split, ImageSet | MemoryImages)
         return MemoryLoader(split.to(device), augmentation, sampler=sampler)
 
-    train, test = _in_memory(recipe, dataset, device, progress)
+    train, test = _in_memory(recipe, dataset, device, in_memory, progress)
     return create(train), create(test)
 
 
@@ -147,6 +149,7 @@ def _in_memory(
     recipe: Recipe,
     dataset: ImageDataset,
     device: torch.device | str,
+    in_memory: bool | None,
     progress: Callable[[float], None],
 ) -> tuple[Split, Split]:
     """Return the splits, images on disk read into memory if the recipe says so."""
@@ -156,7 +159,9 @@ def _in_memory(
     data = recipe.data
     num_images = len(train) + len(test)
     wanted = data.in_memory if isinstance(data, FolderData) else "auto"
-    if wanted == "auto":
+    if wanted == "auto" and in_memory is not None:
+        wanted = in_memory
+    elif wanted == "auto":
         wanted = fits_in_memory(num_images, size, limit_bytes=memory_limit(device))
     if not wanted:
         return train, test

@@ -9,7 +9,7 @@ import torch
 
 from protosphere.classifiers.protocol import FittedHead
 from protosphere.data.datasets import ChannelStatistics, ImageDataset
-from protosphere.data.loaders import Loader
+from protosphere.data.loaders import Loader, MemoryLoader
 from protosphere.evaluation import evaluate
 from protosphere.recipes import build
 from protosphere.recipes.initialization import (
@@ -110,7 +110,13 @@ def run_recipe(
     config = build.create_train_config(recipe, objective, device=device, report_every=report_every)
     statistics = _statistics(recipe, dataset, init_from if is_new else folder.path)
     loaders = build.create_loaders(
-        recipe, dataset, device, statistics=statistics, progress=load_progress
+        recipe,
+        dataset,
+        device,
+        statistics=statistics,
+        # Crops of images in memory are others than those of files, whatever memory there is now.
+        in_memory=None if is_new else DataMetadata.read(folder).in_memory,
+        progress=load_progress,
     )
     with folder.lock():
         folder.start(recipe.to_yaml(), compare=_compare)
@@ -119,7 +125,7 @@ def run_recipe(
             raise RunFolderError(
                 f"{folder.path} already has a run; resume it (--resume) or choose another folder"
             )
-        data = _describe(recipe, dataset, statistics)
+        data = _describe(recipe, dataset, statistics, isinstance(loaders[0], MemoryLoader))
         if checkpoint is not None:
             check_class_names(folder, dataset.train.class_names)
             check_fingerprints(folder, train=data.train_fingerprint, eval=data.eval_fingerprint)
@@ -171,7 +177,9 @@ def _statistics(
     return build.channel_statistics(recipe, dataset)
 
 
-def _describe(recipe: Recipe, dataset: ImageDataset, statistics: ChannelStatistics) -> DataMetadata:
+def _describe(
+    recipe: Recipe, dataset: ImageDataset, statistics: ChannelStatistics, in_memory: bool
+) -> DataMetadata:
     return DataMetadata(
         num_train=len(dataset.train),
         num_eval=len(dataset.test),
@@ -183,6 +191,7 @@ def _describe(recipe: Recipe, dataset: ImageDataset, statistics: ChannelStatisti
         std=tuple(statistics.std),
         evaluation_crop=dataset.train.evaluation_crop,
         class_counts=build.count_classes(dataset),
+        in_memory=in_memory,
     )
 
 

@@ -28,6 +28,7 @@ class DataMetadata:
         std: Standard deviation of each channel, for normalization.
         evaluation_crop: How images are brought to the size of the model for evaluation.
         class_counts: Number of training images of each class; None in runs of version 0.2.0.
+        in_memory: Whether training crops came from images in memory; None in runs of 0.2.0.
     """
 
     num_train: int
@@ -40,6 +41,7 @@ class DataMetadata:
     std: tuple[float, ...]
     evaluation_crop: Literal["center", "resize"]
     class_counts: tuple[int, ...] | None = None
+    in_memory: bool | None = None
 
     def write(self, folder: RunFolder) -> None:
         """Write the metadata to data.json.
@@ -111,6 +113,7 @@ _CHECKS = {
     "std": _is_numbers,
     "evaluation_crop": ("center", "resize").__contains__,
     "class_counts": _is_counts,
+    "in_memory": (None, False, True).__contains__,
 }
 
 
