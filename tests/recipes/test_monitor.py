@@ -168,6 +168,9 @@ def test_another_monitor_cannot_resume(tmp_path: Path) -> None:
 def test_bad_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"monitor needs validation images.*validation_fraction"):
         apply_overrides(catalog.get_recipe("digits-ce"), ["checkpoint.monitor=accuracy"])
+    folder = ["data={source: folder, path: photos, validation_folder: test}"]
+    with pytest.raises(RecipeError, match="validation_folder must not be test, the folder of test"):
+        apply_overrides(catalog.get_recipe("digits-ce"), folder)
     with pytest.raises(RecipeError, match="patience has no effect without monitor"):
         _recipe("checkpoint.patience=3")
     _run(_recipe("schedule.epochs=1"), tmp_path / "run")

@@ -21,8 +21,6 @@ _SHOWN = {
     "accuracy": "{split} accuracy",
     "nearest_mean_accuracy": "nearest class mean",
     "nc1_ratio": "nc1_ratio",
-    "inter_effective_rank": "inter-class rank",
-    "weight_class_alignment": "weight-class alignment",
 }
 
 

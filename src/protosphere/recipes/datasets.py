@@ -95,8 +95,11 @@ class FolderData(DataSettings):
     def _check_validation(self) -> "FolderData":
         if self.validation_folder is not None and self.validation_fraction:
             raise ValueError("validation_fraction must be 0 with a validation_folder")
-        if self.validation_folder == "train":
-            raise ValueError("validation_folder must not be train, the folder of training images")
+        for name, images in (("train", "training"), ("test", "test")):
+            if self.validation_folder == name:
+                raise ValueError(
+                    f"validation_folder must not be {name}, the folder of {images} images"
+                )
         return self
 
     @property
