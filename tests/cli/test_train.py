@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from protosphere.encoders import create_backbone
 from protosphere.recipes.schema import recipe_from_yaml
 from protosphere.runs import RunFolder
 from support.commands import invoke, refusal, run_command, set_options
@@ -167,3 +169,15 @@ def test_a_loss_that_explodes_names_the_last_checkpoint(tmp_path: Path) -> None:
     options = set_options(optimizer__lr=1e30)
     message = refusal("train", "digits-ce", "--out", tmp_path / "run", *SHORT, *options)
     assert "there is no checkpoint" in message
+
+
+def test_images_that_are_small_for_the_pretrained_model_are_mentioned(tmp_path: Path) -> None:
+    weights = tmp_path / "weights.safetensors"
+    save_file(create_backbone("test_resnet", in_channels=3).state_dict(), weights)
+    backbone = f"{{name: test_resnet, pretrained: {weights}}}"
+    options = set_options(model__backbone=backbone, schedule__epochs=1, evaluation__metrics="cheap")
+    command = ["train", "digits-ce", "--device", "cpu", *TINY, *options]
+    note = "test_resnet was pretrained on 160 pixels; augmentation.size is 32"
+    small, large = set_options(augmentation__size=32), set_options(augmentation__size=80)
+    assert note in run_command(*command, "--out", tmp_path / "small", *small).splitlines()
+    assert "was pretrained on" not in run_command(*command, "--out", tmp_path / "large", *large)

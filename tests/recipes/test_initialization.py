@@ -10,7 +10,7 @@ from torch import Tensor
 from protosphere.recipes import build, catalog
 from protosphere.recipes.loading import load_run
 from protosphere.recipes.runner import Event, run_recipe
-from protosphere.recipes.schema import Recipe, apply_overrides
+from protosphere.recipes.schema import Recipe, RecipeError, apply_overrides
 from protosphere.runs import RunFolder, RunFolderError
 
 FOUR = "data={source: synthetic, num_classes: 4, num_samples: 40, image_size: 8}"
@@ -124,3 +124,13 @@ def test_what_is_no_run_or_another_backbone_is_refused(earlier: Path, tmp_path: 
     with pytest.raises(RunFolderError, match="must be a run with the same backbone"):
         _run(other, tmp_path / "new", init_from=earlier)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.bad_input
+def test_random_weights_are_not_frozen(earlier: Path, tmp_path: Path) -> None:
+    recipe = _recipe(FOUR, "model.freeze=backbone", "schedule.epochs=1")
+    with pytest.raises(RecipeError, match=r"model\.freeze must be none without .*pretrained"):
+        _run(recipe, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    _run(recipe, tmp_path / "new", init_from=earlier)
+    assert _same(earlier, tmp_path / "new", "encoder")

@@ -141,11 +141,24 @@ def _print_header(
         start = RunFolder(out).read_json("init.json")
         rest = "" if "head" in start["parts"] else "; the head starts anew"
         echo(f"Weights of {start['run']}, step {start['step']}: {', '.join(start['parts'])}{rest}")
+    if note := _size_note(recipe):
+        echo(note)
     if limits := device_limits(device):
         echo(limits)
     batch_size = recipe.training.batch_size
     if batch_size > len(dataset.train):
         echo(f"Each batch holds all training images: training.batch_size is {batch_size:,}")
+
+
+def _size_note(recipe: "Recipe") -> str | None:
+    """Return a sentence if images are far smaller than those that a model was pretrained on."""
+    from protosphere.encoders.pretrained import input_config
+
+    backbone, size = recipe.model.backbone, recipe.augmentation.size
+    config = input_config(backbone.name) if backbone.pretrained else None
+    if config is None or size >= config.size / 2:
+        return None
+    return f"{backbone.name} was pretrained on {config.size} pixels; augmentation.size is {size}"
 
 
 def _logged(event: "Event", split: str) -> dict[str, float]:

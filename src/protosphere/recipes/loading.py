@@ -246,7 +246,8 @@ class Run:
             random_erasing=0.0,
             mixing=None,
         )
-        recipe = self.recipe.model_copy(update={"augmentation": policy})
+        data = self.recipe.data.model_copy(update={"sampler": "uniform"})
+        recipe = self.recipe.model_copy(update={"augmentation": policy, "data": data})
         train, test = build.create_loaders(
             recipe, self.dataset(split), self.device, statistics=self._statistics()
         )

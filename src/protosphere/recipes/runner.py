@@ -91,9 +91,13 @@ def run_recipe(
     """
     folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     # Everything that can be refused is checked before the folder is touched.
+    if start == "fresh":
+        _refuse_a_run(folder)
     is_new = start == "fresh" or not has_checkpoint(folder.checkpoints)
     if is_new and start == "resume" and init_from is None:
         init_from = read_initialization(folder)  # It was killed before its first checkpoint.
+    if is_new and init_from is None:
+        _check_frozen(recipe)
     objective = build.create_objective(
         recipe,
         num_classes=dataset.train.num_classes,
@@ -121,10 +125,8 @@ def run_recipe(
     with folder.lock():
         folder.start(recipe.to_yaml(), compare=_compare)
         checkpoint = load_checkpoint(folder.checkpoints)
-        if start == "fresh" and (checkpoint is not None or folder.records()):
-            raise RunFolderError(
-                f"{folder.path} already has a run; resume it (--resume) or choose another folder"
-            )
+        if start == "fresh":
+            _refuse_a_run(folder)  # Another process may have started one.
         data = _describe(recipe, dataset, statistics, isinstance(loaders[0], MemoryLoader))
         if checkpoint is not None:
             check_class_names(folder, dataset.train.class_names)
@@ -175,6 +177,21 @@ def _statistics(
         if data.channels == dataset.train.channels:
             return ChannelStatistics(data.mean, data.std)
     return build.channel_statistics(recipe, dataset)
+
+
+def _refuse_a_run(folder: RunFolder) -> None:
+    if has_checkpoint(folder.checkpoints) or folder.records():
+        raise RunFolderError(
+            f"{folder.path} already has a run; resume it (--resume) or choose another folder"
+        )
+
+
+def _check_frozen(recipe: Recipe) -> None:
+    if recipe.model.freeze != "none" and not recipe.model.backbone.pretrained:
+        raise RecipeError(
+            "model.freeze must be none without model.backbone.pretrained or the weights of a run "
+            "(--init-from): random weights would be frozen"
+        )
 
 
 def _describe(
