@@ -2,7 +2,6 @@
 
 import os
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from torch.utils.data import Dataset
 from protosphere.data.decoding import CROP_FRACTION, central_square, decode_image
 from protosphere.data.folders import ImageFiles
 from protosphere.data.image_workers import ImageWorkers
+from protosphere.data.progress import Progress, no_progress
 from protosphere.data.splits import ChannelStatistics, DataError, EvaluationCrop
 
 # Automatic choices use at most this fraction of the memory, and this many bytes.
@@ -135,16 +135,12 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def _no_progress(_: float) -> None:
-    pass
-
-
 def load_into_memory(
     files: ImageFiles,
     *,
     size: int,
     workers: int = 8,
-    progress: Callable[[float], None] = _no_progress,
+    progress: Progress = no_progress,
 ) -> MemoryImages:
     """Decode all images of a split.
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from protosphere.data.decoding import decode_image
 from protosphere.data.folders import ImageFiles, find_split_folders, load_folder
+from protosphere.data.progress import Progress, no_progress
 from protosphere.data.splits import DataError
 
 _THREADS = 8
@@ -84,13 +85,7 @@ class FolderSummary:
         return min(sides), max(sides)
 
 
-def _no_progress(_: float) -> None:
-    pass
-
-
-def summarize_folder(
-    path: Path | str, *, progress: Callable[[float], None] = _no_progress
-) -> FolderSummary:
+def summarize_folder(path: Path | str, *, progress: Progress = no_progress) -> FolderSummary:
     """Look at a folder of images without decoding them.
 
     Sizes come from the headers of the files. A JPEG or PNG file without an end is decoded to see

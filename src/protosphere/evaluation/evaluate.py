@@ -11,6 +11,7 @@ from torch import Tensor
 
 from protosphere.classifiers import FittedHead, class_means, empty_means
 from protosphere.data.loaders import Loader
+from protosphere.data.progress import no_progress
 from protosphere.evaluation.calibration import (
     adaptive_calibration_error,
     expected_calibration_error,
@@ -21,7 +22,6 @@ from protosphere.evaluation.inference import (
     collect_outputs,
     iterate_outputs,
     measuring_device,
-    no_progress,
     with_progress,
 )
 from protosphere.geometry import normalize

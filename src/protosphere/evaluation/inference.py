@@ -9,6 +9,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from protosphere.data.loaders import Loader
+from protosphere.data.progress import no_progress
 from protosphere.evaluation.calibration import score_samples
 from protosphere.training import Objective
 
@@ -44,10 +45,6 @@ class LabeledFeatures(NamedTuple):
 
 
 _BatchT = TypeVar("_BatchT", Outputs, LabeledFeatures)
-
-
-def no_progress(_: float) -> None:
-    """Ignore the progress."""
 
 
 @contextmanager

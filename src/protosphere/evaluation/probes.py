@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from protosphere.classifiers import CosineClassifier, LinearClassifier, MeanClassifier, class_means
 from protosphere.data.loaders import FeatureLoader, Loader
+from protosphere.data.progress import no_progress
 from protosphere.encoders import Encoder
 from protosphere.evaluation.inference import (
     LabeledFeatures,
     encode,
     evaluation_mode,
     iterate_features,
-    no_progress,
 )
 from protosphere.geometry import normalize
 from protosphere.losses import CrossEntropyLoss, NormFaceLoss

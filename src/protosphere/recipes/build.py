@@ -18,9 +18,10 @@ from protosphere.data.folder_memory import (
 from protosphere.data.folders import ImageFiles
 from protosphere.data.imbalance import class_counts
 from protosphere.data.loaders import FolderLoader, Loader, MemoryLoader
+from protosphere.data.progress import Progress, no_progress
 from protosphere.data.splits import ImageSet, Split
 from protosphere.encoders.pretrained import input_config
-from protosphere.recipes.datasets import DATASETS, FolderData, LoadOptions
+from protosphere.recipes.datasets import DATASETS, ImageFilesData, LoadOptions
 from protosphere.recipes.objectives import create_objective
 from protosphere.recipes.schema import Recipe, RecipeError
 from protosphere.recipes.schema.sections import (
@@ -52,10 +53,6 @@ __all__ = [
 
 EvaluationSplit = Literal["test", "validation"]
 _WARMUP_LR = 0.01
-
-
-def no_progress(_: float) -> None:
-    """Ignore the progress."""
 
 
 def load_dataset(
@@ -106,7 +103,7 @@ def create_loaders(
     *,
     statistics: ChannelStatistics | None = None,
     in_memory: bool | None = None,
-    progress: Callable[[float], None] = no_progress,
+    progress: Progress = no_progress,
 ) -> tuple[Loader, Loader]:
     """Create the loaders of the training images and of those for evaluation.
 
@@ -134,7 +131,7 @@ def create_loaders(
 
     def create(split: Split) -> Loader:
         if isinstance(split, ImageFiles):
-            workers = recipe.data.workers if isinstance(recipe.data, FolderData) else 0
+            workers = recipe.data.workers if isinstance(recipe.data, ImageFilesData) else 0
             return FolderLoader(
                 split, augmentation, device=device, workers=workers, sampler=sampler
             )
@@ -158,14 +155,14 @@ def _in_memory(
         return train, test
     data = recipe.data
     num_images = len(train) + len(test)
-    wanted = data.in_memory if isinstance(data, FolderData) else "auto"
+    wanted = data.in_memory if isinstance(data, ImageFilesData) else "auto"
     if wanted == "auto" and in_memory is not None:
         wanted = in_memory
     elif wanted == "auto":
         wanted = fits_in_memory(num_images, size, limit_bytes=memory_limit(device))
     if not wanted:
         return train, test
-    workers = data.workers if isinstance(data, FolderData) else 8
+    workers = data.workers if isinstance(data, ImageFilesData) else 8
     train_fraction = len(train) / num_images
     return (
         load_into_memory(

@@ -57,7 +57,17 @@ class TorchvisionData(DataSettings):
     root: str = Field("data", description="Folder of downloaded datasets.")
 
 
-class FlowersData(DataSettings):
+class ImageFilesData(DataSettings):
+    """Keys of datasets whose images are files."""
+
+    workers: int = Field(8, ge=0, description="Number of processes that read images.")
+    in_memory: Literal["auto"] | bool = Field(
+        "auto",
+        description="Decode all images once and keep them in memory; auto does so if they fit.",
+    )
+
+
+class FlowersData(ImageFilesData):
     """Oxford Flowers-102: its training and validation images are the training split."""
 
     source: Literal["flowers102"] = "flowers102"
@@ -71,7 +81,7 @@ class ArraysData(DataSettings):
     path: str = Field(description="The .npz file.")
 
 
-class FolderData(DataSettings):
+class FolderData(ImageFilesData):
     """A folder of images: train/CLASS/* and val/CLASS/* (or test/CLASS/*), or only CLASS/*."""
 
     source: Literal["folder"] = "folder"
@@ -84,11 +94,6 @@ class FolderData(DataSettings):
     )
     classes: str | None = Field(
         None, description="Text file with the class folders to use, one per line."
-    )
-    workers: int = Field(8, ge=0, description="Number of processes that read images.")
-    in_memory: Literal["auto"] | bool = Field(
-        "auto",
-        description="Decode all images once and keep them in memory; auto does so if they fit.",
     )
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
 """Trained runs: load one from its folder to predict, evaluate, or extract features."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -14,6 +14,7 @@ from protosphere.data.augmentation import EvaluationTransform
 from protosphere.data.datasets import ChannelStatistics, DataError, ImageDataset
 from protosphere.data.feature_files import FeatureFile
 from protosphere.data.loaders import Loader
+from protosphere.data.progress import Progress, no_progress
 from protosphere.evaluation import Evaluation, collect_outputs, evaluate, fit_head
 from protosphere.evaluation.export import ExportPart, export_model
 from protosphere.evaluation.predict import Predictions, predict_images
@@ -36,12 +37,6 @@ from protosphere.runs.metadata import (
     read_class_names,
 )
 from protosphere.training import Objective
-
-Progress = Callable[[float], None]
-
-
-def _no_progress(_: float) -> None:
-    pass
 
 
 def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -154,7 +149,7 @@ class Run:
         self,
         split: Literal["train", "validation", "test"] = "train",
         *,
-        progress: Progress = _no_progress,
+        progress: Progress = no_progress,
     ) -> FeatureFile:
         """Compute the features of a split, as the head receives them.
 
@@ -189,7 +184,7 @@ class Run:
         *,
         split: build.EvaluationSplit | None = None,
         metrics: Literal["all", "cheap"] | None = None,
-        progress: Progress = _no_progress,
+        progress: Progress = no_progress,
     ) -> Evaluation:
         """Evaluate the run: accuracies, collapse metrics and arrays for plots.
 
@@ -215,7 +210,7 @@ class Run:
         *,
         split: build.EvaluationSplit | None = None,
         metrics: Literal["all", "none"] | None = None,
-        progress: Progress = _no_progress,
+        progress: Progress = no_progress,
     ) -> Iterator[ProbeResult]:
         """Compare classifiers on the frozen features of the run.
 
@@ -291,7 +286,7 @@ def load_run(
     overrides: Sequence[str] = (),
     checkpoint: Literal["best", "last"] | None = None,
     download: bool = False,
-    progress: Progress = _no_progress,
+    progress: Progress = no_progress,
 ) -> Run:
     """Load a trained run.
 
