@@ -341,16 +341,3 @@ def test_scale_and_ratio_of_a_policy_reach_the_crop(monkeypatch: pytest.MonkeyPa
     policy = AugmentationPolicy(8, RandomResizedCrop(scale=(0.25, 0.25), ratio=(4.0, 4.0)))
     Augmentation(policy, (0.0,), (1.0,))(torch.zeros(20, 3, 16, 16, dtype=torch.uint8))
     assert boxes[0][:, 2:].unique(dim=0).tolist() == [[4, 16]]
-
-
-def test_a_padded_crop_pads_images_of_another_size_in_the_output() -> None:
-    """Images in memory and images on disk are then shifted by the same number of pixels."""
-    images = torch.randint(0, 256, (40, 3, 16, 12), dtype=torch.uint8)
-    policy = AugmentationPolicy(8, PaddedCrop(padding=1), hflip=0.0)
-    result = Augmentation(policy, (0.0,) * 3, (1.0,) * 3)(images)
-    resized = tv.resize(images / 255, [8, 8], antialias=True)
-    padded = tv.pad(resized, [1])
-    shifts = [padded[:, :, top : top + 8, left : left + 8] for top in range(3) for left in range(3)]
-    distances = torch.stack([(result - shift).abs().amax((1, 2, 3)) for shift in shifts])
-    assert distances.amin(0).max() < 1e-5
-    assert len(distances.argmin(0).unique()) == 9, "all shifts occur"

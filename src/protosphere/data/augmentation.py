@@ -61,7 +61,7 @@ class PaddedCrop:
 
     Attributes:
         name: ``"padded"``.
-        padding: Width of the border in pixels of the output.
+        padding: Width of the border in pixels.
     """
 
     name: Literal["padded"] = "padded"
@@ -264,11 +264,6 @@ class Augmentation:
                 device=device, generator=generator,
             )  # fmt: skip
         elif isinstance(crop, PaddedCrop):
-            if (height, width) != (policy.size, policy.size):
-                # The border has its width in the output, wherever the images come from.
-                whole = torch.tensor([0, 0, height, width], device=device).expand(count, 4)
-                images = transforms.resized_crop(images, whole, policy.size)
-                height = width = policy.size
             boxes = transforms.padded_boxes(
                 count, height, width, padding=crop.padding, device=device, generator=generator
             )
