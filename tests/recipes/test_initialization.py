@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -70,6 +71,16 @@ def test_images_are_normalized_as_the_weights_expect(earlier: Path, tmp_path: Pa
     alone, new, first = (load_run(folder).transform for folder in folders)
     assert (new.mean, new.std) == (first.mean, first.std)
     assert (new.mean, new.std) != (alone.mean, alone.std)
+
+
+def test_as_many_classes_of_other_names_get_a_new_head(earlier: Path, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    labels = np.arange(40) % 4
+    arrays = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
+    np.savez(tmp_path / "images.npz", class_names=np.array(list("abcd")), **arrays)
+    recipe = _recipe(f"data={{source: arrays, path: {tmp_path / 'images.npz'}}}", *STILL)
+    _run(recipe, tmp_path / "new", init_from=earlier)
+    assert RunFolder(tmp_path / "new").read_json("init.json")["parts"] == ["backbone"]
 
 
 def test_another_loss_and_projection_keep_the_backbone(earlier: Path, tmp_path: Path) -> None:
