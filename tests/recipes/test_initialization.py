@@ -76,8 +76,8 @@ def test_images_are_normalized_as_the_weights_expect(earlier: Path, tmp_path: Pa
 def test_as_many_classes_of_other_names_get_a_new_head(earlier: Path, tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
     labels = np.arange(40) % 4
-    arrays = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
-    np.savez(tmp_path / "images.npz", class_names=np.array(list("abcd")), **arrays)
+    arrays: dict[str, Any] = {"x_train": images, "y_train": labels, "x_test": images}
+    np.savez(tmp_path / "images.npz", class_names=np.array(list("abcd")), y_test=labels, **arrays)
     recipe = _recipe(f"data={{source: arrays, path: {tmp_path / 'images.npz'}}}", *STILL)
     _run(recipe, tmp_path / "new", init_from=earlier)
     assert RunFolder(tmp_path / "new").read_json("init.json")["parts"] == ["backbone"]
