@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from protosphere import __version__
+from protosphere.cli.benchmark import app as benchmark
 from protosphere.cli.demo import demo
 from protosphere.cli.doctor import doctor
 from protosphere.cli.evaluate import evaluate
@@ -26,6 +27,7 @@ from protosphere.cli.train import train
 app = typer.Typer(name="protosphere", cls=Group, no_args_is_help=True)
 for command in (demo, doctor, evaluate, export, init, measure, predict, recipes, train):
     app.command(cls=Command)(command)
+app.add_typer(benchmark)
 app.add_typer(prototypes)
 
 

@@ -9,6 +9,7 @@ import typer
 
 from protosphere.cli.loggers import LoggerName
 from protosphere.cli.options import Device, Download, Overrides, RecipeName
+from protosphere.cli.text import count, echo
 
 if TYPE_CHECKING:
     from protosphere.data.datasets import ImageDataset
@@ -49,24 +50,64 @@ def train(
     With --resume, RECIPE may be omitted: the run continues with its own recipe.
     """
     from protosphere.cli.errors import report_errors
-    from protosphere.cli.signals import catch_signals
-    from protosphere.cli.text import count, echo
-    from protosphere.cli.train_progress import TrainProgress
 
-    with report_errors(), catch_signals() as stop_requested:
-        from protosphere.cli.devices import resolve_device
-        from protosphere.cli.loggers import open_logger
-        from protosphere.recipes.build import load_dataset
+    with report_errors():
         from protosphere.recipes.loading import read_recipe
-        from protosphere.recipes.runner import run_recipe
-        from protosphere.runs import RunFolder
-        from protosphere.runs.checkpoints import has_checkpoint
 
         if recipe_name is None and not (resume and (out / "recipe.yaml").is_file()):
             raise ValueError(
                 "RECIPE must be given unless a run is resumed; `protosphere recipes` lists them"
             )
         recipe = read_recipe(recipe_name or str(out / "recipe.yaml"), overrides or [])
+        run = shlex.quote(str(out))
+        train_run(
+            recipe,
+            out,
+            resume=resume,
+            init_from=init_from,
+            device=device,
+            download=download,
+            log=log,
+            next_steps=f"Next: protosphere evaluate {run}, or protosphere measure {run}",
+        )
+
+
+def train_run(
+    recipe: "Recipe",
+    out: Path,
+    *,
+    resume: bool,
+    device: str,
+    init_from: Path | None = None,
+    download: bool = False,
+    log: LoggerName | None = None,
+    next_steps: str = "",
+) -> bool:
+    """Train a recipe into a run folder, with progress; a signal stops it with a checkpoint.
+
+    Args:
+        recipe: The recipe.
+        out: The run folder.
+        resume: Whether a run in the folder is continued.
+        device: Value of ``--device``.
+        init_from: Run whose weights training starts from.
+        download: Whether a missing dataset is downloaded.
+        log: Logger to write to as well.
+        next_steps: Sentence to print once training is complete.
+
+    Returns:
+        Whether training is complete.
+    """
+    from protosphere.cli.devices import resolve_device
+    from protosphere.cli.loggers import open_logger
+    from protosphere.cli.signals import catch_signals
+    from protosphere.cli.train_progress import TrainProgress
+    from protosphere.recipes.build import load_dataset
+    from protosphere.recipes.runner import run_recipe
+    from protosphere.runs import RunFolder
+    from protosphere.runs.checkpoints import has_checkpoint
+
+    with catch_signals() as stop_requested:
         device = resolve_device(device)
         dataset = load_dataset(recipe, download=download)
         epochs = recipe.schedule.epochs
@@ -99,21 +140,22 @@ def train(
                 last = event
                 show(event)
                 write(event.progress.step, _logged(event, recipe.split))
-        run = shlex.quote(str(out))
-        next_steps = f"Next: protosphere evaluate {run}, or protosphere measure {run}"
         if last is None:
             done = RunFolder(out).records()[-1]["epoch"]
             reason = "all" if done == epochs else "stopped early after"
             echo(f"Nothing left to do: {out} has {reason} {count(done, 'epoch')}")
-        elif last.progress.stopping and last.progress.epoch < epochs:
+            return True
+        if last.progress.stopping and last.progress.epoch < epochs:
             step = last.progress.step
             echo(f"Stopped at step {step} with a checkpoint; add --resume to continue")
-        elif last.stopped_early:
+            return False
+        if last.stopped_early:
             waited = count(recipe.checkpoint.patience or 0, "evaluation")
-            best = _best(last, recipe)
-            echo(f"Stopped early after {waited} without a new best. {best}{next_steps}")
+            text = f"Stopped early after {waited} without a new best. "
         else:
-            echo(f"Done. {_best(last, recipe)}{next_steps}")
+            text = "Done. "
+        echo(f"{text}{_best(last, recipe)}{next_steps}".rstrip())
+        return True
 
 
 def _best(event: "Event", recipe: "Recipe") -> str:
@@ -130,7 +172,6 @@ def _print_header(
     recipe: "Recipe", dataset: "ImageDataset", device: str, out: Path, *, is_new: bool
 ) -> None:
     from protosphere.cli.devices import device_limits
-    from protosphere.cli.text import count, echo
     from protosphere.runs import RunFolder
 
     images = count(len(dataset.train), "training image")

@@ -1,0 +1,19 @@
+"""``protosphere benchmark``: what a trained run is worth in practice, one command per question."""
+
+from collections.abc import Callable
+
+import typer
+
+from protosphere.cli.options import Command, Group
+
+app = typer.Typer(
+    name="benchmark",
+    help="Measure what trained runs are worth in practice. Results are kept in the run folders; a "
+    "benchmark that was interrupted continues where it stopped.",
+    no_args_is_help=True,
+    cls=Group,
+)
+# Name on the command line, and the command.
+_COMMANDS: dict[str, Callable[..., None]] = {}
+for _name, _command in _COMMANDS.items():
+    app.command(name=_name, cls=Command)(_command)

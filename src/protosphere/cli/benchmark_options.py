@@ -1,0 +1,96 @@
+"""Arguments that the benchmarks share, and the runs that they are given."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from protosphere.cli.options import complete_recipe
+
+if TYPE_CHECKING:
+    from protosphere.recipes.loading import Run
+
+Targets = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN|RECIPE...",
+        help="Run folders written by `train`, or recipes (names or YAML files) to train first.",
+        autocompletion=complete_recipe,
+    ),
+]
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out", metavar="<folder>", help="Folder for the runs of recipes, each under its name."
+    ),
+]
+Recompute = Annotated[
+    bool,
+    typer.Option(
+        "--recompute", help="Compute everything again, also what the run folder holds already."
+    ),
+]
+
+
+def open_runs(
+    targets: Sequence[str],
+    *,
+    out: Path,
+    device: str,
+    overrides: Sequence[str] = (),
+    checkpoint: Literal["best", "last"] | None = None,
+    download: bool = False,
+) -> "Iterator[Run]":
+    """Load the runs of a benchmark one after the other; recipes are trained first.
+
+    All targets are checked before the first recipe is trained. A recipe is trained into the folder
+    of its name; training that was interrupted continues there.
+
+    Args:
+        targets: Run folders, names of recipes, or YAML files.
+        out: Folder for the runs of recipes.
+        device: Value of ``--device``.
+        overrides: Values of ``--set``: of recipes, or where the data of runs are.
+        checkpoint: Which checkpoint is loaded.
+        download: Whether missing datasets are downloaded.
+
+    Yields:
+        The runs, in the order of the targets.
+
+    Raises:
+        RecipeError: A target is neither a run folder nor a recipe.
+    """
+    from protosphere.cli.devices import resolve_device
+    from protosphere.cli.progress import progress_bar
+    from protosphere.cli.train import train_run
+    from protosphere.recipes.loading import load_run, read_recipe
+
+    recipes = {
+        target: read_recipe(target, overrides) for target in targets if not _is_folder(target)
+    }
+    for target in targets:
+        folder, recipe = Path(target), recipes.get(target)
+        if recipe is not None:
+            folder = out / recipe.name
+            if not train_run(recipe, folder, resume=True, device=device, download=download):
+                raise typer.Exit(1)
+        with progress_bar("loading the run") as progress:
+            run = load_run(
+                folder,
+                device=resolve_device(device),
+                overrides=overrides if recipe is None else (),
+                checkpoint=checkpoint,
+                download=download,
+                progress=progress,
+            )
+        yield run
+
+
+def _is_folder(target: str) -> bool:
+    """Whether a target is a run folder; a folder that has the name of a recipe is one if it has a
+    recipe of its own."""
+    from protosphere.recipes import catalog
+
+    path = Path(target)
+    return path.is_dir() and (target not in catalog.names() or (path / "recipe.yaml").exists())

@@ -1,0 +1,1 @@
+"""Studies: benchmarks of trained runs, and comparisons of many runs."""
