@@ -13,6 +13,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from protosphere.data.decoding import decode_image
+from protosphere.data.image_batches import convert_channels
 from protosphere.data.splits import DataError, to_uint8
 
 _LOG = logging.getLogger(__name__)
@@ -113,16 +114,7 @@ def _load_arrays(path: Path, channels: int) -> list[LoadedImage]:
             continue
         loaded += [
             LoadedImage(f"{path}:{key}[{index}]", image)
-            for index, image in enumerate(_convert_channels(pixels, channels))
+            for index, image in enumerate(convert_channels(pixels, channels))
         ]
     problem = f"{path} must have arrays of images; it has none"
     return loaded or [LoadedImage(str(path), None, problem)]
-
-
-def _convert_channels(images: Tensor, channels: int) -> Tensor:
-    if images.shape[1] == channels:
-        return images
-    if channels == 3:
-        return images.expand(-1, 3, -1, -1)
-    weights = torch.tensor([0.299, 0.587, 0.114])[:, None, None]
-    return (images * weights).sum(1, keepdim=True).round().to(torch.uint8)
