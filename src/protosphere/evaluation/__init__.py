@@ -4,8 +4,13 @@ The probes are in :mod:`protosphere.evaluation.probes`.
 """
 
 from protosphere.evaluation.calibration import (
+    Calibration,
+    CalibrationMetrics,
+    ReliabilityBin,
     adaptive_calibration_error,
     expected_calibration_error,
+    measure_calibration,
+    reliability_table,
 )
 from protosphere.evaluation.class_report import (
     ClassResult,
@@ -25,29 +30,51 @@ from protosphere.evaluation.inference import (
     evaluation_mode,
     iterate_outputs,
 )
+from protosphere.evaluation.ood import OodDetector, fit_detector, score_images
 from protosphere.evaluation.predict import Predictions, predict_images
+from protosphere.evaluation.roc import (
+    DetectionMetrics,
+    auroc,
+    detection_metrics,
+    false_positive_rate,
+)
+from protosphere.evaluation.temperature_scaling import TemperatureFit, fit_temperature
 
 __all__ = [
+    "Calibration",
+    "CalibrationMetrics",
     "ClassResult",
     "ConfusedPair",
+    "DetectionMetrics",
     "Evaluation",
     "ExportError",
     "LabeledFeatures",
+    "OodDetector",
     "Outputs",
     "Predictions",
+    "ReliabilityBin",
+    "TemperatureFit",
     "adaptive_calibration_error",
+    "auroc",
     "class_results",
     "collect_outputs",
     "confused_pairs",
+    "detection_metrics",
     "encode",
     "evaluate",
     "evaluation_mode",
     "expected_calibration_error",
     "export_model",
+    "false_positive_rate",
+    "fit_detector",
     "fit_head",
+    "fit_temperature",
     "geometry_arrays",
     "iterate_outputs",
+    "measure_calibration",
     "predict_images",
+    "reliability_table",
+    "score_images",
     "to_onnx",
     "to_safetensors",
     "weakest_classes",
