@@ -3,6 +3,11 @@
 The probes are in :mod:`protosphere.evaluation.probes`.
 """
 
+from protosphere.evaluation.average_precision import (
+    eleven_point_average_precision,
+    mean_average_precision,
+    mean_per_class_accuracy,
+)
 from protosphere.evaluation.calibration import (
     Calibration,
     CalibrationMetrics,
@@ -30,8 +35,21 @@ from protosphere.evaluation.inference import (
     evaluation_mode,
     iterate_outputs,
 )
+from protosphere.evaluation.logistic_regression import (
+    LogisticRegressionFit,
+    fit_logistic_regression,
+    fit_one_vs_rest,
+    fit_one_vs_rest_path,
+    fit_regularization_path,
+)
 from protosphere.evaluation.ood import OodDetector, fit_detector, score_images
 from protosphere.evaluation.predict import Predictions, predict_images
+from protosphere.evaluation.regularization import (
+    RegularizationChoice,
+    choose_one_vs_rest,
+    choose_regularization,
+    regularization_grid,
+)
 from protosphere.evaluation.roc import (
     DetectionMetrics,
     auroc,
@@ -49,17 +67,22 @@ __all__ = [
     "Evaluation",
     "ExportError",
     "LabeledFeatures",
+    "LogisticRegressionFit",
     "OodDetector",
     "Outputs",
     "Predictions",
+    "RegularizationChoice",
     "ReliabilityBin",
     "TemperatureFit",
     "adaptive_calibration_error",
     "auroc",
+    "choose_one_vs_rest",
+    "choose_regularization",
     "class_results",
     "collect_outputs",
     "confused_pairs",
     "detection_metrics",
+    "eleven_point_average_precision",
     "encode",
     "evaluate",
     "evaluation_mode",
@@ -68,11 +91,18 @@ __all__ = [
     "false_positive_rate",
     "fit_detector",
     "fit_head",
+    "fit_logistic_regression",
+    "fit_one_vs_rest",
+    "fit_one_vs_rest_path",
+    "fit_regularization_path",
     "fit_temperature",
     "geometry_arrays",
     "iterate_outputs",
+    "mean_average_precision",
+    "mean_per_class_accuracy",
     "measure_calibration",
     "predict_images",
+    "regularization_grid",
     "reliability_table",
     "score_images",
     "to_onnx",
