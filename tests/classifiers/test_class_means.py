@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from protosphere.classifiers import ClassMeans, class_means, empty_means
+from protosphere.classifiers import ClassMeans, class_means, class_scatter, empty_means
 
 NUM_CLASSES = 5
 
@@ -101,6 +101,11 @@ def _check_all_reduce(rank: int, world_size: int, port: int) -> None:
     everything = torch.cat([indices(other) for other in range(world_size)])
     expected = oracle(features[everything], labels[everything], NUM_CLASSES)
     np.testing.assert_allclose(result.means.numpy(), expected, rtol=0, atol=1e-6)
+    scatter = class_scatter(features[own], labels[own], num_classes=NUM_CLASSES).all_reduce()
+    whole = class_scatter(features[everything], labels[everything], num_classes=NUM_CLASSES)
+    np.testing.assert_allclose(scatter.within.numpy(), whole.within.numpy(), rtol=0, atol=1e-5)
+    assert torch.equal(scatter.means.sums, result.sums)
+    assert scatter.degrees == whole.degrees
     torch.distributed.destroy_process_group()
 
 

@@ -3,18 +3,25 @@
 from typing import TYPE_CHECKING, Any
 
 from protosphere.classifiers.class_means import ClassMeans, class_means, empty_means
+from protosphere.classifiers.class_scatter import ClassScatter, class_scatter, empty_scatter
 from protosphere.classifiers.cosine import CosineClassifier
 from protosphere.classifiers.fixed_etf import FixedFrameClassifier
 from protosphere.classifiers.linear import LinearClassifier
 from protosphere.classifiers.mean import MeanClassifier
 from protosphere.classifiers.protocol import FittedHead, Head
 from protosphere.classifiers.scores import rejection_score
+from protosphere.classifiers.whitening import (
+    WhitenedClassMeans,
+    Whitening,
+    whitened_class_means,
+)
 
 if TYPE_CHECKING:
     from protosphere.classifiers.prototypes import PrototypeClassifier
 
 __all__ = [
     "ClassMeans",
+    "ClassScatter",
     "CosineClassifier",
     "FittedHead",
     "FixedFrameClassifier",
@@ -22,9 +29,14 @@ __all__ = [
     "LinearClassifier",
     "MeanClassifier",
     "PrototypeClassifier",
+    "WhitenedClassMeans",
+    "Whitening",
     "class_means",
+    "class_scatter",
     "empty_means",
+    "empty_scatter",
     "rejection_score",
+    "whitened_class_means",
 ]
 
 
