@@ -84,8 +84,8 @@ def test_the_reliability_table_adds_up_to_the_ece(data: Samples, bins: int) -> N
         low, high = Fraction(index, bins), Fraction(index + 1, bins)
         inside = [(p, hit) for p, hit in data if low < Fraction(p) <= high]
         assert one.num_samples == len(inside)
-        if not inside:
-            assert (one.confidence, one.accuracy) == (None, None)
+        if one.accuracy is None or one.confidence is None:
+            assert (one.confidence, one.accuracy, inside) == (None, None, [])
             continue
         assert one.accuracy == pytest.approx(sum(hit for _, hit in inside) / len(inside))
         assert one.confidence == pytest.approx(sum(p for p, _ in inside) / len(inside))

@@ -70,12 +70,13 @@ def test_temperatures_at_the_bounds_are_marked() -> None:
 @pytest.mark.bad_input
 def test_what_is_refused() -> None:
     logits, labels = torch.zeros(2, 3), torch.tensor([0, 1])
-    for arguments, options, message in (
-        ((logits, labels[:1]), {}, r"got shapes \(2, 3\) and \(1,\)"),
-        ((logits[:0], labels[:0]), {}, "at least one sample"),
-        ((logits, labels + 2), {}, "between 0 and 2, got 2 to 3"),
-        ((logits + math.nan, labels), {}, "must be finite"),
-        ((logits, labels), {"bounds": (2.0, 1.0)}, "increasing order, got 2.0 and 1.0"),
+    for arguments, message in (
+        ((logits, labels[:1]), r"got shapes \(2, 3\) and \(1,\)"),
+        ((logits[:0], labels[:0]), "at least one sample"),
+        ((logits, labels + 2), "between 0 and 2, got 2 to 3"),
+        ((logits + math.nan, labels), "must be finite"),
     ):
         with pytest.raises(ValueError, match=message):
-            fit_temperature(*arguments, **options)
+            fit_temperature(*arguments)
+    with pytest.raises(ValueError, match=r"increasing order, got 2\.0 and 1\.0"):
+        fit_temperature(logits, labels, bounds=(2.0, 1.0))

@@ -42,7 +42,7 @@ from protosphere.evaluation.logistic_regression import (
     fit_one_vs_rest_path,
     fit_regularization_path,
 )
-from protosphere.evaluation.ood import OodDetector, fit_detector, score_images
+from protosphere.evaluation.ood import OodDetector, fit_detector
 from protosphere.evaluation.predict import Predictions, predict_images
 from protosphere.evaluation.regularization import (
     RegularizationChoice,
@@ -104,7 +104,6 @@ __all__ = [
     "predict_images",
     "regularization_grid",
     "reliability_table",
-    "score_images",
     "to_onnx",
     "to_safetensors",
     "weakest_classes",

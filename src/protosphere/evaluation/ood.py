@@ -4,34 +4,23 @@ Every score is oriented the same way: higher means more like the training images
 ranks images; what it is worth is measured by :func:`protosphere.evaluation.detection_metrics`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 from torch import Tensor
 
-from protosphere.classifiers import rejection_score
+from protosphere.classifiers import WhitenedClassMeans, rejection_score, whitened_class_means
 from protosphere.classifiers.protocol import Head
-from protosphere.data.loaders import Loader
-from protosphere.data.progress import no_progress
-from protosphere.evaluation.inference import (
-    LabeledFeatures,
-    iterate_features,
-    measuring_device,
-    with_progress,
-)
-from protosphere.geometry.class_statistics import ClassStatistics, empty_statistics
+from protosphere.classifiers.whitening import Shrinkage
+from protosphere.data.progress import Progress, no_progress
 from protosphere.geometry.sphere import normalize
-from protosphere.training import Objective
 
 OodScore = Literal["cosine", "energy", "softmax", "subspace", "mahalanobis", "knn"]
 OOD_SCORES: tuple[OodScore, ...] = get_args(OodScore)
 _CHUNK_ROWS = 2048
-# Training features that the score knn keeps in memory, in bytes.
-_MAX_KNOWN_BYTES = 4 << 30
 
 
 def cosine_score(
@@ -104,7 +93,8 @@ def prototype_basis(
     _, singular, directions = torch.linalg.svd(unit, full_matrices=False)
     eps = torch.finfo(prototypes.dtype).eps
     kept = singular > max(unit.shape) * eps * singular.max()
-    return directions[kept].T
+    basis: Tensor = directions[kept].T
+    return basis
 
 
 def subspace_score(
@@ -121,77 +111,36 @@ def subspace_score(
     tensor([-0., -1.], dtype=torch.float64)
     """
     unit = normalize(features.to(basis))
-    return -torch.linalg.vector_norm(unit - unit @ basis @ basis.T, dim=1)
+    residuals: Tensor = torch.linalg.vector_norm(unit - unit @ basis @ basis.T, dim=1)
+    return -residuals
 
 
-@dataclass(frozen=True)
-class MahalanobisDistance:
-    """Squared distances to class means in units of the shrunk pooled within-class covariance.
+def mahalanobis_score(
+    features: Float[Tensor, "samples dim"], means: WhitenedClassMeans
+) -> Float[Tensor, "samples"]:
+    """Return −min_c (u − μ_c)ᵀ Σ⁻¹ (u − μ_c) of the unit features u, in float64.
 
-    Attributes:
-        whitening: Upper triangular matrix A with AAᵀ = Σ⁻¹.
-        means: Class means times A.
-    """
-
-    whitening: Float[Tensor, "dim dim"]
-    means: Float[Tensor, "classes dim"]
-
-    def score(self, features: Float[Tensor, "samples dim"]) -> Float[Tensor, "samples"]:
-        """Return −min_c (u − μ_c)ᵀ Σ⁻¹ (u − μ_c) of the unit features u.
-
-        Args:
-            features: Features, of any norm.
-        """
-        whitened = normalize(features.to(self.whitening)) @ self.whitening
-        # ‖x‖² + ‖m‖² − 2x·m, which float64 survives: near collapse whitened means are as long as
-        # 1e7, and distances about √d.
-        products = self.means.square().sum(1) - 2 * whitened @ self.means.T
-        return -(products.amin(1) + whitened.square().sum(1)).clamp(min=0)
-
-
-def fit_mahalanobis(
-    statistics: ClassStatistics, *, shrinkage: float | Literal["auto"] = "auto"
-) -> MahalanobisDistance:
-    """Compute the distance that class means and pooled within-class covariance define.
-
-    Σ = (1 − λ) S + λ (tr S/d) I, S = (within-class scatter)/n. The features are unit vectors: on
-    raw features the norm, which is no part of a class, dominates the distance.
+    Σ is the shrunk pooled within-class covariance of unit training features: on raw features the
+    norm, which is no part of a class, dominates the distance.
 
     Args:
-        statistics: Statistics of unit training features with ``moments="pooled"``.
-        shrinkage: λ between 0 and 1; ``"auto"`` is d/(d + n − K).
+        features: Features, of any norm.
+        means: Whitened class means of the training features.
 
-    Raises:
-        ValueError: λ is out of its range, the features do not vary within their classes, or Σ is
-            singular.
+    >>> from protosphere.classifiers import whitened_class_means
+    >>> known, labels = torch.tensor([[1.0, 0.1], [1.0, -0.1], [0.1, 1.0]]), torch.tensor([0, 0, 1])
+    >>> means = whitened_class_means(known, labels, num_classes=2, shrinkage=0.5)
+    >>> scores = mahalanobis_score(torch.tensor([[2.0, 0.1], [-1.0, -1.0]]), means)
+    >>> bool(scores[0] > scores[1])
+    True
 
     Reference:
         Lee et al., A Simple Unified Framework for Detecting Out-of-Distribution Samples and
         Adversarial Attacks, NeurIPS 2018; Müller and Hein, Mahalanobis++: Improving OOD Detection
         via Feature Normalization, ICML 2025.
     """
-    present = statistics.counts > 0
-    num_samples, dim = float(statistics.counts.sum()), statistics.dim
-    if shrinkage == "auto":
-        shrinkage = dim / max(dim + num_samples - int(present.sum()), dim)
-    if not 0 <= shrinkage <= 1:
-        raise ValueError(f"shrinkage must be between 0 and 1, got {shrinkage}")
-    covariance = statistics.scatter() / max(num_samples, 1)
-    variance = float(covariance.trace()) / dim
-    if bool(statistics.collapsed()[present].all()):
-        raise ValueError("features must vary within their classes, but all are collapsed")
-    identity = torch.eye(dim, dtype=covariance.dtype, device=covariance.device)
-    factor, info = torch.linalg.cholesky_ex(
-        (1 - shrinkage) * covariance + shrinkage * variance * identity
-    )
-    if int(info):
-        raise ValueError(
-            f"the within-class covariance must have full rank, or shrinkage be larger than "
-            f"{shrinkage:g}"
-        )
-    # Σ = LLᵀ, so Σ⁻¹ = AAᵀ with A = L⁻ᵀ.
-    whitening = torch.linalg.solve_triangular(factor, identity, upper=False).T
-    return MahalanobisDistance(whitening, statistics.means[present] @ whitening)
+    # In float64: near collapse whitened means are as long as 1e7, and distances about √d.
+    return means.scores(features.double(), rule="nearest").amax(1).clamp(max=0)
 
 
 def knn_score(
@@ -217,8 +166,7 @@ def knn_score(
     Reference:
         Sun et al., Out-of-Distribution Detection with Deep Nearest Neighbors, ICML 2022.
     """
-    if num_neighbors < 1:
-        raise ValueError(f"num_neighbors must be at least 1, got {num_neighbors}")
+    _check_neighbors(num_neighbors)
     neighbors = min(num_neighbors, len(known))
     scores = []
     # In chunks: all pairs at once may not fit into memory.
@@ -231,115 +179,85 @@ def knn_score(
 
 @dataclass(frozen=True)
 class OodDetector:
-    """All scores of a trained model, fitted to its training images by :func:`fit_detector`.
+    """All scores of a trained model, fitted to its training features by :func:`fit_detector`.
 
     Attributes:
-        head: Head of the model.
         scores: Function from features to a score, by name.
-        absent: Why a score cannot be computed, by name.
+        absent: Why a score has no value for this model, by name.
     """
 
-    head: Head
     scores: Mapping[OodScore, Callable[[Tensor], Tensor]]
-    absent: Mapping[OodScore, str] = field(default_factory=lambda: MappingProxyType({}))
+    absent: Mapping[OodScore, str]
 
-    def __call__(self, features: Float[Tensor, "samples dim"]) -> dict[OodScore, Tensor]:
-        """Return every score of a batch of features, as the head receives them.
+    @torch.no_grad()
+    def __call__(
+        self, features: Float[Tensor, "samples dim"], *, progress: Progress = no_progress
+    ) -> dict[OodScore, Float[Tensor, "samples"]]:
+        """Return every score of features, in float64 on the CPU.
 
         Args:
-            features: The features.
+            features: Features as the head receives them.
+            progress: Called with the fraction of the features that is done.
         """
-        return {name: score(features) for name, score in self.scores.items()}
+        collected: dict[OodScore, list[Tensor]] = {name: [] for name in self.scores}
+        num_done = 0
+        for chunk in features.split(_CHUNK_ROWS):
+            for name, score in self.scores.items():
+                # To the CPU first: not every device has float64.
+                collected[name].append(score(chunk).cpu().double())
+            num_done += len(chunk)
+            progress(num_done / len(features))
+        return {name: torch.cat(values) for name, values in collected.items()}
 
 
+@torch.no_grad()
 def fit_detector(
-    objective: Objective,
-    train: Loader,
+    head: Head,
+    features: Float[Tensor, "train dim"],
+    labels: Integer[Tensor, "train"],
     *,
     num_neighbors: int = 50,
-    shrinkage: float | Literal["auto"] = "auto",
-    batch_size: int = 512,
-    progress: Callable[[float], None] = no_progress,
+    shrinkage: Shrinkage = "auto",
 ) -> OodDetector:
-    """Fit the scores of a model, with one pass over its training images.
+    """Fit the scores of a model to its training features.
 
     Args:
-        objective: The model, with a fitted head. Its modes are restored at the end.
-        train: Training images; they are not augmented.
+        head: Head of the model, with its prototypes.
+        features: Training features as the head receives them, on a device that supports float64.
+        labels: Class index of each feature.
         num_neighbors: k of the score ``knn``.
-        shrinkage: Shrinkage of the score ``mahalanobis``.
-        batch_size: Number of images in a batch.
-        progress: Called with the fraction of images that is done.
+        shrinkage: Shrinkage of the covariance of the score ``mahalanobis``.
 
     Returns:
-        The scores. A score that has no value for this model is absent, with the reason.
-    """
-    head = objective.head
-    prototypes = head.prototypes.detach()
-    device = measuring_device(train.device)
-    statistics = empty_statistics(*prototypes.shape, moments="pooled", device=device)
-    num_bytes = 4 * len(train) * prototypes.shape[1]
-    unit: list[Tensor] = []
-    for batch in _iterate_features(objective, train, batch_size, progress):
-        statistics.add(batch.features, batch.labels)
-        if num_bytes <= _MAX_KNOWN_BYTES:
-            unit.append(normalize(batch.features))
-    basis = prototype_basis(prototypes.to(device))
+        The scores. One that has no value for this model is absent, with the reason.
 
-    def logits(features: Tensor) -> Tensor:
-        return head(features.to(prototypes.device)).to(device)
+    Raises:
+        ValueError: Shapes or labels do not match, or an option is out of its range.
+    """
+    prototypes = head.prototypes.detach().to(features.device)
+    num_classes, dim = prototypes.shape
+    means = whitened_class_means(features, labels, num_classes=num_classes, shrinkage=shrinkage)
+    known, basis = normalize(features), prototype_basis(prototypes)
+    _check_neighbors(num_neighbors)
+
+    def logits(queries: Tensor) -> Tensor:
+        return head(queries.to(head.prototypes.device)).to(queries.device)
 
     scores: dict[OodScore, Callable[[Tensor], Tensor]] = {
-        "cosine": lambda features: cosine_score(features, prototypes.to(device)),
-        "energy": lambda features: energy_score(logits(features)),
-        "softmax": lambda features: softmax_score(logits(features)),
+        "cosine": lambda queries: cosine_score(queries, prototypes),
+        "energy": lambda queries: energy_score(logits(queries)),
+        "softmax": lambda queries: softmax_score(logits(queries)),
+        "subspace": lambda queries: subspace_score(queries, basis),
+        "mahalanobis": lambda queries: mahalanobis_score(queries, means),
+        "knn": lambda queries: knn_score(queries, known, num_neighbors=num_neighbors),
     }
     absent: dict[OodScore, str] = {}
-    if unit:
-        known = torch.cat(unit)
-        scores["knn"] = lambda features: knn_score(features, known, num_neighbors=num_neighbors)
-    else:
-        absent["knn"] = f"the training features would take {num_bytes >> 30} GiB of memory"
-    if basis.shape[1] < basis.shape[0]:
-        scores["subspace"] = lambda features: subspace_score(features, basis)
-    else:
-        absent["subspace"] = f"the prototypes span all {basis.shape[0]} dimensions of the features"
-    try:
-        scores["mahalanobis"] = fit_mahalanobis(statistics, shrinkage=shrinkage).score
-    except ValueError as error:
-        absent["mahalanobis"] = str(error)
-    ordered = {name: scores[name] for name in OOD_SCORES if name in scores}
-    return OodDetector(head, ordered, absent)
+    if basis.shape[1] == dim:
+        del scores["subspace"]
+        absent["subspace"] = f"the prototypes span all {dim} dimensions of the features"
+    return OodDetector(scores, absent)
 
 
-def score_images(
-    detector: OodDetector,
-    objective: Objective,
-    images: Loader,
-    *,
-    batch_size: int = 512,
-    progress: Callable[[float], None] = no_progress,
-) -> dict[OodScore, Float[Tensor, "samples"]]:
-    """Compute the scores of all images, on the CPU.
-
-    Args:
-        detector: The fitted scores.
-        objective: The model that the scores were fitted to.
-        images: The images; their labels do not matter.
-        batch_size: Number of images in a batch.
-        progress: Called with the fraction of images that is done.
-    """
-    collected: dict[OodScore, list[Tensor]] = {name: [] for name in detector.scores}
-    for batch in _iterate_features(objective, images, batch_size, progress):
-        with torch.no_grad():
-            for name, values in detector(batch.features).items():
-                collected[name].append(values.cpu().double())
-    return {name: torch.cat(values) for name, values in collected.items()}
-
-
-def _iterate_features(
-    objective: Objective, images: Loader, batch_size: int, progress: Callable[[float], None]
-) -> Iterator[LabeledFeatures]:
-    batches = iterate_features(objective.encoder, images, batch_size=batch_size)
-    for batch in with_progress(batches, len(images), progress):
-        yield LabeledFeatures(*(tensor.to(measuring_device(tensor.device)) for tensor in batch))
+def _check_neighbors(num_neighbors: int) -> None:
+    if num_neighbors < 1:
+        raise ValueError(f"num_neighbors must be at least 1, got {num_neighbors}")
