@@ -14,7 +14,7 @@ import typer
 
 from protosphere.cli.app import app
 from protosphere.recipes import catalog
-from protosphere.recipes.datasets import DATASETS
+from protosphere.recipes.datasets import DATASETS, DataSettings
 from protosphere.recipes.registry import LOSSES
 from protosphere.recipes.schema import apply_overrides, recipe_from_yaml
 from support.documents import HOW_TO, PAGES, ROOT, anchors, blocks, links, read
@@ -154,5 +154,5 @@ def test_recipes_page_has_the_keys_of_losses_and_datasets() -> None:
         for row in table.splitlines()[2:]:
             names, keys = (re.findall(r"`([\w-]+)`", cell) for cell in row.split("|")[1:3])
             for name in names:
-                common = {"name", "class_weights", "source", "validation_fraction", "sampler"}
+                common = {"name", "class_weights", *DataSettings.model_fields}
                 assert set(entries[name].settings.model_fields) - common == set(keys), name

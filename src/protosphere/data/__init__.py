@@ -9,6 +9,11 @@ from protosphere.data.augmentation import (
     RandomResizedCrop,
 )
 from protosphere.data.auto_augment import RandAugment, TrivialAugmentWide
+from protosphere.data.class_groups import (
+    CIFAR100_SUPERCLASSES,
+    group_classes,
+    read_class_groups,
+)
 from protosphere.data.datasets import (
     DataError,
     ImageDataset,
@@ -34,10 +39,13 @@ from protosphere.data.imbalance import (
     class_counts,
     effective_class_weights,
 )
+from protosphere.data.label_noise import add_label_noise, class_flips, noisy_labels
 from protosphere.data.loaders import FeatureLoader, FolderLoader, Loader, MemoryLoader
+from protosphere.data.long_tail import long_tail_counts, long_tail_indices, take_long_tail
 from protosphere.data.mixing import CutMix, MixedImages, Mixup, MixupOrCutMix, mix_images
 
 __all__ = [
+    "CIFAR100_SUPERCLASSES",
     "Augmentation",
     "AugmentationPolicy",
     "ColorJitter",
@@ -63,19 +71,27 @@ __all__ = [
     "RandomResizedCrop",
     "Split",
     "TrivialAugmentWide",
+    "add_label_noise",
     "balanced_class_weights",
     "class_counts",
+    "class_flips",
     "effective_class_weights",
     "fits_in_memory",
+    "group_classes",
     "load_arrays",
     "load_digits",
     "load_folder",
     "load_into_memory",
     "load_synthetic",
     "load_torchvision",
+    "long_tail_counts",
+    "long_tail_indices",
     "mix_images",
+    "noisy_labels",
+    "read_class_groups",
     "read_features",
     "split_validation",
     "summarize_folder",
+    "take_long_tail",
     "write_features",
 ]

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from protosphere.data.augmentation import Augmentation
+from protosphere.data.class_groups import group_classes, read_class_groups
 from protosphere.data.datasets import ChannelStatistics, DataError, ImageDataset, split_validation
 from protosphere.data.folder_memory import (
     MemoryImages,
@@ -17,11 +18,13 @@ from protosphere.data.folder_memory import (
 )
 from protosphere.data.folders import ImageFiles
 from protosphere.data.imbalance import class_counts
+from protosphere.data.label_noise import add_label_noise
 from protosphere.data.loaders import FolderLoader, Loader, MemoryLoader
+from protosphere.data.long_tail import take_long_tail
 from protosphere.data.progress import Progress, no_progress
 from protosphere.data.splits import ImageSet, Split
 from protosphere.encoders.pretrained import input_config
-from protosphere.recipes.datasets import DATASETS, ImageFilesData, LoadOptions
+from protosphere.recipes.datasets import DATASETS, DataSettings, ImageFilesData, LoadOptions
 from protosphere.recipes.objectives import create_objective
 from protosphere.recipes.schema import Recipe, RecipeError
 from protosphere.recipes.schema.sections import (
@@ -60,6 +63,13 @@ def load_dataset(
 ) -> ImageDataset:
     """Load the data of a recipe.
 
+    The keys of ``data`` act in this order: ``class_groups`` on all images; ``validation_fraction``;
+    ``long_tail`` and ``label_noise`` on the training images that remain, so that validation and
+    test images keep all classes and their true labels. Which images a long tail keeps and which
+    labels are wrong does not depend on the seed of the recipe: runs with other losses and other
+    seeds train on the same images and labels (unless ``validation_fraction``, whose choice does
+    depend on the seed, has taken other images away).
+
     Args:
         recipe: The recipe.
         download: Whether a missing dataset is downloaded.
@@ -70,7 +80,8 @@ def load_dataset(
         The dataset. Its training images never contain the held-out ones.
 
     Raises:
-        DataError: The data are missing or not valid, or a class has no training images.
+        DataError: The data are missing or not valid, a class has no training images, or the groups
+            of classes do not match.
     """
     fraction = recipe.data.validation_fraction
     split = recipe.split if split is None else split
@@ -81,10 +92,33 @@ def load_dataset(
     options = LoadOptions(recipe.seed, download, split)
     dataset = DATASETS[recipe.data.source].load(recipe.data, options)
     _check_classes(dataset)
-    if not fraction:
-        return dataset
-    train, validation = split_validation(dataset.train, fraction, seed=recipe.seed)
-    return replace(dataset, train=train, test=dataset.test if split == "test" else validation)
+    if recipe.data.class_groups is not None:
+        dataset = _group_classes(dataset, recipe.data.class_groups)
+    if fraction:
+        train, validation = split_validation(dataset.train, fraction, seed=recipe.seed)
+        dataset = replace(
+            dataset, train=train, test=dataset.test if split == "test" else validation
+        )
+    return replace(dataset, train=_change_training_images(recipe.data, dataset.train))
+
+
+def _group_classes(dataset: ImageDataset, source: str) -> ImageDataset:
+    groups = read_class_groups(source)
+    return replace(
+        dataset,
+        train=group_classes(dataset.train, groups),
+        test=group_classes(dataset.test, groups),
+    )
+
+
+def _change_training_images(data: DataSettings, train: Split) -> Split:
+    """Take images away for a long tail, and add wrong labels."""
+    if data.long_tail is not None:
+        train = take_long_tail(train, data.long_tail)
+    if data.label_noise is not None:
+        noise = data.label_noise
+        train = add_label_noise(train, name=noise.name, fraction=noise.fraction)
+    return train
 
 
 def _check_classes(dataset: ImageDataset) -> None:

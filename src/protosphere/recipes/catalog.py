@@ -75,6 +75,20 @@ def _families() -> Iterator[tuple[str, Family]]:
             "padded crops. docs/benchmarks.md has measured accuracies.",
         ),
     )
+    for num_classes, paper in (
+        (10, "ce 70.2, etf-dr 71.3, normface 74.3, ntce 77.3, nonl 76.3"),
+        (100, "ce 37.4, etf-dr 36.2, normface 35.9, ntce 39.0, nonl 40.0"),
+    ):
+        yield (
+            f"cifar{num_classes}-lt",
+            Family(
+                lambda loss, k=num_classes: families.cifar_long_tail(k, loss),  # type: ignore[misc]
+                _CLASSIFIER,
+                f"Long-tailed CIFAR-{num_classes}, the smallest class 0.01 of the largest "
+                "(data.long_tail=0.1 for another ratio), with the settings of cifar100-strong. "
+                f"Test accuracy in the paper, with its own settings: {paper} %.",
+            ),
+        )
     yield (
         "folder",
         Family(

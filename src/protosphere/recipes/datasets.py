@@ -25,6 +25,16 @@ from protosphere.recipes.section import Section
 SomeData = TypeVar("SomeData", bound="DataSettings")
 
 
+class LabelNoise(Section):
+    """Wrong labels among the training images."""
+
+    name: Literal["symmetric", "asymmetric"] = Field(
+        description="Wrong labels drawn from all other classes, or always of the same similar "
+        "class.",
+    )
+    fraction: float = Field(gt=0, lt=1, description="Fraction of wrong labels in each class.")
+
+
 class DataSettings(Section):
     """Keys that every dataset has."""
 
@@ -36,6 +46,22 @@ class DataSettings(Section):
         "uniform",
         description="How training images are drawn: each once per epoch, all classes equally "
         "often, or classes in proportion to the square root of their size.",
+    )
+    class_groups: str | None = Field(
+        None,
+        min_length=1,
+        description="Train on groups of classes: cifar100-superclasses, or a JSON file that maps "
+        "each group to a list of its classes.",
+    )
+    long_tail: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Reduce the training classes exponentially, the last one to this fraction of "
+        "the largest.",
+    )
+    label_noise: LabelNoise | None = Field(
+        None, description="Replace some training labels by wrong ones."
     )
 
     @property

@@ -96,15 +96,31 @@ def cifar_contrastive(num_classes: int, loss: str) -> Recipe:
 
 def cifar100_strong(loss: str) -> Recipe:
     """Return a recipe for CIFAR-100 with settings that suit cross-entropy."""
+    return _cifar_strong(100, loss)
+
+
+def _cifar_strong(num_classes: int, loss: str) -> Recipe:
+    source: Any = f"cifar{num_classes}"
     return Recipe(
-        name=f"cifar100-strong-{loss}",
-        data=TorchvisionData(source="cifar100"),
+        name=f"{source}-strong-{loss}",
+        data=TorchvisionData(source=source),
         augmentation=AugmentationPolicy(crop=PaddedCrop()),
         model=Model(backbone=_RESNET18.model_copy(update={"zero_init_residual": True})),
-        loss=_settings(loss, _TEMPERATURES[100].get(loss, 0.1)),
+        loss=_settings(loss, _TEMPERATURES[num_classes].get(loss, 0.1)),
         optimizer=SGDSettings(lr=0.1, weight_decay=5e-4),
         schedule=CosineSchedule(epochs=200),
         training=Training(batch_size=128, precision="bf16"),
+    )
+
+
+def cifar_long_tail(num_classes: int, loss: str) -> Recipe:
+    """Return a recipe for long-tailed CIFAR with the settings of cifar100-strong."""
+    recipe = _cifar_strong(num_classes, loss)
+    return recipe.model_copy(
+        update={
+            "name": f"cifar{num_classes}-lt-{loss}",
+            "data": recipe.data.model_copy(update={"long_tail": 0.01}),
+        }
     )
 
 

@@ -16,6 +16,7 @@ MAY_CHANGE = (
     "data.root",
     "data.path",
     "data.classes",
+    "data.class_groups",
     "data.workers",
     "training.compile",
 )
