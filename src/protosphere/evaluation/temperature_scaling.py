@@ -38,6 +38,7 @@ def fit_temperature(
     logits: Float[Tensor, "samples classes"],
     labels: Integer[Tensor, "samples"],
     *,
+    weights: Float[Tensor, "samples"] | None = None,
     bounds: tuple[float, float] = (1e-3, 1e3),
 ) -> TemperatureFit:
     """Find the temperature T whose softmax(z/T) has the smallest negative log-likelihood.
@@ -52,6 +53,8 @@ def fit_temperature(
     Args:
         logits: One logit per sample and class, on a device that supports float64.
         labels: True class index of each sample.
+        weights: Weight of each sample in the mean, such as 1/n_c for classes that count alike; 1
+            if not given.
         bounds: Smallest and largest temperature. If every sample is classified correctly, the
             likelihood grows as T → 0; if the logits are no better than chance, as T → ∞.
 
@@ -60,7 +63,8 @@ def fit_temperature(
 
     Raises:
         ValueError: There are no samples, the shapes or labels do not match, logits are not finite,
-            or the bounds are not two positive numbers in increasing order.
+            weights are negative or all zero, or the bounds are not two positive numbers in
+            increasing order.
 
     >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])
     >>> fit = fit_temperature(logits, torch.tensor([0, 0, 0, 1]))
@@ -71,28 +75,45 @@ def fit_temperature(
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017.
     """
     _check(logits, labels, bounds)
+    weights = _unit_mean(weights, labels)
     low, high = 1 / bounds[1], 1 / bounds[0]
-    at_low, at_high = (_derivatives(logits, labels, inverse) for inverse in (low, high))
+    at_low, at_high = (_derivatives(logits, labels, weights, inverse) for inverse in (low, high))
     if at_low.slope >= 0:
         return TemperatureFit(bounds[1], at_low.value, "upper")
     if at_high.slope <= 0:
         return TemperatureFit(bounds[0], at_high.value, "lower")
     inverse = min(max(1.0, low), high)
     for _ in range(_MAX_STEPS):
-        point = _derivatives(logits, labels, inverse)
+        point = _derivatives(logits, labels, weights, inverse)
         low, high = (inverse, high) if point.slope < 0 else (low, inverse)
         newton = inverse - point.slope / point.curvature if point.curvature > 0 else math.inf
         following = newton if low < newton < high else math.sqrt(low * high)
         step, inverse = abs(following - inverse), following
         if step <= _PRECISION * inverse:
             break
-    return TemperatureFit(1 / inverse, _derivatives(logits, labels, inverse).value, "none")
+    return TemperatureFit(1 / inverse, _derivatives(logits, labels, weights, inverse).value, "none")
 
 
-def _derivatives(logits: Tensor, labels: Tensor, inverse: float) -> _Derivatives:
+def _unit_mean(weights: Tensor | None, labels: Tensor) -> Tensor:
+    """Return the weights in float64, divided by their mean."""
+    if weights is None:
+        return torch.ones(len(labels), dtype=torch.float64, device=labels.device)
+    if weights.shape != labels.shape:
+        raise ValueError(
+            f"weights must hold one value per sample, shape ({len(labels)},), got "
+            f"{tuple(weights.shape)}"
+        )
+    values = weights.to(labels.device, torch.float64)
+    if not bool((values >= 0).all()) or not 0 < float(values.sum()) < math.inf:
+        raise ValueError("weights must be finite, not negative and not all zero")
+    return values / values.mean()
+
+
+def _derivatives(logits: Tensor, labels: Tensor, weights: Tensor, inverse: float) -> _Derivatives:
     sums = torch.zeros(3, dtype=torch.float64, device=logits.device)
     # In chunks: float64 doubles the memory of the logits.
-    for rows, targets in zip(logits.split(_CHUNK_ROWS), labels.split(_CHUNK_ROWS), strict=True):
+    chunks = (tensor.split(_CHUNK_ROWS) for tensor in (logits, labels, weights))
+    for rows, targets, weight in zip(*chunks, strict=True):
         values = rows.double()
         # Relative to the true class, whose logit would otherwise be subtracted from a sum near it.
         values = values - values.gather(1, targets.long()[:, None])
@@ -100,7 +121,7 @@ def _derivatives(logits: Tensor, labels: Tensor, inverse: float) -> _Derivatives
         probabilities = (inverse * values - log_normalizers).exp()
         means = (probabilities * values).sum(1, keepdim=True)
         variances = (probabilities * (values - means).square()).sum(1)
-        sums += torch.stack([log_normalizers.sum(), means.sum(), variances.sum()])
+        sums += torch.stack([log_normalizers[:, 0], means[:, 0], variances]) @ weight
     return _Derivatives(*(sums / len(labels)).tolist())
 
 
