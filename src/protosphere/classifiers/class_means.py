@@ -42,6 +42,29 @@ class ClassMeans:
         """Return the statistics of the samples of both objects."""
         return ClassMeans(self.weights + other.weights, self.sums + other.sums)
 
+    def select(self, classes: Integer[Tensor, "selected"]) -> "ClassMeans":
+        """Return some of the classes, in the order given.
+
+        Args:
+            classes: Indices of the classes.
+        """
+        return ClassMeans(self.weights[classes], self.sums[classes])
+
+    def expand(self, positions: Integer[Tensor, "classes"], *, num_classes: int) -> "ClassMeans":
+        """Return the statistics with more classes, which have no samples.
+
+        Args:
+            positions: New index of each class.
+            num_classes: New number of classes.
+        """
+        result = empty_means(num_classes, self.sums.shape[1], device=self.sums.device)
+        result.weights[positions], result.sums[positions] = self.weights, self.sums
+        return result
+
+    def to(self, device: torch.device | str) -> "ClassMeans":
+        """Return the statistics on a device, in float64."""
+        return ClassMeans(self.weights.double().to(device), self.sums.double().to(device))
+
     def add(
         self,
         features: Float[Tensor, "samples dim"],

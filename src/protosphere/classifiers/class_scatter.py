@@ -97,10 +97,23 @@ class ClassScatter:
         Args:
             classes: Indices of the classes whose means are kept.
         """
-        selected = ClassScatter(
-            ClassMeans(self.means.weights[classes], self.means.sums[classes]), self.within
-        )
-        return ClassScatter(selected.means, self.within, self.degrees - selected.degrees)
+        means = self.means.select(classes)
+        kept = ClassScatter(means, self.within).degrees
+        return ClassScatter(means, self.within, self.degrees - kept)
+
+    def expand(self, positions: Integer[Tensor, "classes"], *, num_classes: int) -> "ClassScatter":
+        """Return the statistics with more classes, which have no samples.
+
+        Args:
+            positions: New index of each class.
+            num_classes: New number of classes.
+        """
+        means = self.means.expand(positions, num_classes=num_classes)
+        return ClassScatter(means, self.within, self.dropped_degrees)
+
+    def to(self, device: torch.device | str) -> "ClassScatter":
+        """Return the statistics on a device."""
+        return ClassScatter(self.means.to(device), self.within.to(device), self.dropped_degrees)
 
     def all_reduce(self, group: "ProcessGroup | None" = None) -> "ClassScatter":
         """Return the statistics of all ranks of a process group; every rank must call it.

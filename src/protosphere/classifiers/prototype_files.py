@@ -6,9 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-_FORMAT = "protosphere prototypes 1"
+from protosphere.classifiers.class_means import ClassMeans
+from protosphere.classifiers.class_scatter import ClassScatter
+from protosphere.classifiers.class_table import ClassTable, name_classes
+from protosphere.classifiers.whitening import Shrinkage
+
+# Without whitening files have the first format, which earlier versions can read.
+_PLAIN_FORMAT = "protosphere prototypes 1"
+_WHITENED_FORMAT = "protosphere prototypes 2"
 
 
 @dataclass(frozen=True)
@@ -18,16 +24,14 @@ class PrototypeFile:
     Attributes:
         rule: Decision rule, ``"cosine"`` or ``"nearest"``.
         temperature: Temperature of the probabilities.
-        classes: Sorted class names.
-        weights: Total sample weight of each class.
-        sums: Weighted sum of the unit features of each class.
+        table: Classes and statistics; with a scatter the classifier whitens.
+        shrinkage: Shrinkage of the within-class covariance; without effect if there is no scatter.
     """
 
     rule: str
     temperature: float
-    classes: NDArray[Any]
-    weights: NDArray[np.float64]
-    sums: NDArray[np.float64]
+    table: ClassTable
+    shrinkage: Shrinkage = "auto"
 
     def to_bytes(self) -> bytes:
         """Return the content of the file.
@@ -37,20 +41,27 @@ class PrototypeFile:
         """
         from safetensors.numpy import save  # noqa: PLC0415
 
-        names = self.classes.tolist()
+        names = self.table.names.tolist()
         for name in names:
             if not isinstance(name, str | int | float):
                 raise ValueError(
                     f"class names must be strings or numbers to be saved, got {type(name).__name__}"
                 )
         metadata = {
-            "format": _FORMAT,
+            "format": _PLAIN_FORMAT,
             "rule": self.rule,
             "temperature": repr(float(self.temperature)),
             "classes": json.dumps(names),
-            "dtype": self.classes.dtype.str,
+            "dtype": self.table.names.dtype.str,
         }
-        return save({"sums": self.sums, "weights": self.weights}, metadata=metadata)
+        means, scatter = self.table.means, self.table.scatter
+        arrays = {"sums": means.sums.numpy(), "weights": means.weights.numpy()}
+        if scatter is not None:
+            arrays["within"] = scatter.within.numpy()
+            metadata["format"] = _WHITENED_FORMAT
+            metadata["shrinkage"] = json.dumps(self.shrinkage)
+            metadata["dropped_degrees"] = repr(scatter.dropped_degrees)
+        return save(arrays, metadata=metadata)
 
 
 def read_prototypes(path: Path | str) -> PrototypeFile:
@@ -73,17 +84,27 @@ def read_prototypes(path: Path | str) -> PrototypeFile:
 def _parse(path: Path | str) -> PrototypeFile:
     from safetensors import safe_open  # noqa: PLC0415
 
-    with safe_open(str(path), framework="numpy") as file:
+    with safe_open(str(path), framework="pt") as file:
         metadata = file.metadata() or {}
-        sums, weights = file.get_tensor("sums"), file.get_tensor("weights")
-    if metadata["format"] != _FORMAT:
-        raise ValueError(f"unknown format {metadata['format']!r}")
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     dtype = np.dtype(metadata["dtype"])
     classes = np.array(
         json.loads(metadata["classes"]), dtype=object if dtype.kind == "O" else dtype
     )
-    if sums.ndim != 2 or not classes.shape == weights.shape == sums.shape[:1]:
+    means = ClassMeans(tensors["weights"], tensors["sums"])
+    if means.sums.ndim != 2 or means.weights.shape != means.sums.shape[:1]:
         raise ValueError("the arrays have inconsistent shapes")
-    return PrototypeFile(
-        metadata["rule"], float(metadata["temperature"]), classes, weights=weights, sums=sums
-    )
+    options: dict[str, Any] = {
+        "rule": metadata["rule"],
+        "temperature": float(metadata["temperature"]),
+    }
+    if metadata["format"] == _PLAIN_FORMAT:
+        return PrototypeFile(table=name_classes(means, classes), **options)
+    if metadata["format"] != _WHITENED_FORMAT:
+        raise ValueError(f"unknown format {metadata['format']!r}")
+    within = tensors["within"]
+    if within.shape != means.sums.shape[1:] * 2:
+        raise ValueError("the arrays have inconsistent shapes")
+    scatter = ClassScatter(means, within, float(metadata["dropped_degrees"]))
+    shrinkage = json.loads(metadata["shrinkage"])
+    return PrototypeFile(table=name_classes(scatter, classes), shrinkage=shrinkage, **options)

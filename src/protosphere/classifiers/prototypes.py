@@ -2,35 +2,31 @@
 
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from protosphere.classifiers.array_scores import (
-    array_class_means,
-    array_scores,
-    likeliest_temperature,
-    linear_form,
-)
-from protosphere.classifiers.checks import check_temperature
 from protosphere.classifiers.class_means import ClassMeans
+from protosphere.classifiers.class_scatter import ClassScatter
+from protosphere.classifiers.class_table import ClassTable, WhiteningName, fit_table, name_classes
 from protosphere.classifiers.prototype_files import PrototypeFile, read_prototypes
+from protosphere.classifiers.score_forms import Rule, ScoreForm
+from protosphere.classifiers.temperatures import likeliest_temperature
 from protosphere.classifiers.validation import (
     BaseEstimator,
     ClassifierMixin,
     check_is_fitted,
+    check_options,
     check_same_kind,
     class_indices,
     validate_features,
     validate_labels,
-    validate_sample_weight,
+    validate_samples,
 )
+from protosphere.classifiers.whitening import Shrinkage
 from protosphere.storage import write_atomically
-
-Rule = Literal["cosine", "nearest"]
 
 
 class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -41,15 +37,22 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Probabilities are the softmax of the scores divided by the temperature. Fitting is one pass over
     the data; classes can be added and removed at any time without another pass.
 
+    With ``whitening="shrunk"`` u and μ_c are replaced by A (u − m) and A (μ_c − m), where m is the
+    mean of all unit features and AᵀA the inverse of the pooled within-class covariance S shrunk
+    toward a multiple of the identity, (1 − a) S + a tr(S)/d I. On features that were not trained
+    for class means this is worth several points of accuracy. The scatter comes from the same pass
+    and adds up in the same way; a sample weight counts as that many samples.
+
     Args:
         rule: Decision rule: ``"cosine"`` or ``"nearest"`` (nearest class mean).
         temperature: Temperature of the probabilities, until :meth:`calibrate` is called. It does
             not change predictions.
+        whitening: ``"none"`` for unit features as they are, ``"shrunk"`` for features whitened by
+            the shrunk within-class covariance.
+        shrinkage: Shrinkage a between 0 and 1, or ``"auto"``; see
+            :meth:`protosphere.classifiers.Whitening.from_scatter`.
 
     Attributes:
-        classes_: Sorted class names.
-        weights_: Total sample weight of each class; the number of samples if no weights were given.
-        sums_: Weighted sum of the unit features of each class, in float64.
         temperature_: Temperature in use: the given one, or the result of :meth:`calibrate`.
         n_features_in_: Dimension of the features.
 
@@ -61,15 +64,22 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ['left']
     """
 
-    classes_: NDArray[Any]
-    weights_: NDArray[np.float64]
-    sums_: NDArray[np.float64]
     temperature_: float
     n_features_in_: int
+    _table: ClassTable
 
-    def __init__(self, *, rule: Rule = "cosine", temperature: float = 0.1) -> None:
+    def __init__(
+        self,
+        *,
+        rule: Rule = "cosine",
+        temperature: float = 0.1,
+        whitening: WhiteningName = "none",
+        shrinkage: Shrinkage = "auto",
+    ) -> None:
         self.rule = rule
         self.temperature = temperature
+        self.whitening = whitening
+        self.shrinkage = shrinkage
 
     def fit(
         self,
@@ -91,13 +101,10 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             ValueError: The arrays do not match or are not valid.
         """
-        features, targets, weights = self._validate(X, y, sample_weight, reset=True)
-        classes, labels = np.unique(targets, return_inverse=True)
-        means = array_class_means(features, labels, len(classes), weights)
-        weights_, sums_ = means.weights.numpy(), means.sums.numpy()
-        present = weights_ > 0
-        self.classes_ = classes[present]
-        self.weights_, self.sums_ = weights_[present], sums_[present]
+        self._check_arguments()
+        features, targets, weights = validate_samples(self, X, y, sample_weight, reset=True)
+        table = fit_table(features, targets, weights=weights, whitening=self.whitening)
+        self._table = table.select(table.means.weights.numpy() > 0)
         self.temperature_ = self.temperature
         return self
 
@@ -124,25 +131,25 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 as class names.
         """
         first = not hasattr(self, "classes_")
-        features, targets, weights = self._validate(X, y, sample_weight, reset=first)
+        self._check_arguments()
+        features, targets, weights = validate_samples(self, X, y, sample_weight, reset=first)
         requested = targets[:0] if classes is None else np.asarray(classes)
         known = targets[:0] if first else self.classes_
         check_same_kind(targets, known)
         check_same_kind(requested, targets if first else known)
-        union = np.unique(np.concatenate([known, requested, targets]))
-        means = array_class_means(features, np.searchsorted(union, targets), len(union), weights)
+        table = fit_table(features, targets, weights=weights, whitening=self.whitening)
         if not first:
-            position = torch.from_numpy(np.searchsorted(union, known))
-            means.weights.index_add_(0, position, torch.from_numpy(self.weights_))
-            means.sums.index_add_(0, position, torch.from_numpy(self.sums_))
-        self.classes_ = union
-        self.weights_, self.sums_ = means.weights.numpy(), means.sums.numpy()
+            table = self._table.merge(table)
+        self._table = table.add_names(requested)
         if first:
             self.temperature_ = self.temperature
         return self
 
     def add_class(self, name: Hashable, X: ArrayLike) -> "PrototypeClassifier":
-        """Add a class; the other classes do not change.
+        """Add a class; the means of the other classes do not change.
+
+        With whitening, the samples of the new class also count for the common center and the
+        within-class covariance, as in :meth:`fit`.
 
         Args:
             name: Name of the new class.
@@ -163,7 +170,10 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.partial_fit(features, np.array([name] * len(features)))
 
     def remove_class(self, name: Hashable) -> "PrototypeClassifier":
-        """Remove a class; the other classes do not change.
+        """Remove a class; the means of the other classes do not change.
+
+        With whitening, the scatter of the removed class stays part of the within-class covariance,
+        while the center becomes that of the remaining classes.
 
         Args:
             name: Name of the class.
@@ -180,9 +190,25 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"there is no class {name!r} to remove")
         if not bool(kept.any()):
             raise ValueError(f"a classifier needs at least one class, and {name!r} is its last")
-        self.classes_ = self.classes_[kept]
-        self.weights_, self.sums_ = self.weights_[kept], self.sums_[kept]
+        self._table = self._table.select(kept)
         return self
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Sorted class names."""
+        return self._table.names
+
+    @property
+    def weights_(self) -> NDArray[np.float64]:
+        """Total sample weight of each class; the number of samples if no weights were given."""
+        weights: NDArray[np.float64] = self._table.means.weights.numpy()
+        return weights
+
+    @property
+    def sums_(self) -> NDArray[np.float64]:
+        """Weighted sum of the unit features of each class, in float64."""
+        sums: NDArray[np.float64] = self._table.means.sums.numpy()
+        return sums
 
     @property
     def prototypes_(self) -> NDArray[np.float64]:
@@ -190,6 +216,12 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with np.errstate(invalid="ignore", divide="ignore"):
             means: NDArray[np.float64] = self.sums_ / self.weights_[:, None]
         return means
+
+    @property
+    def shrinkage_(self) -> float | None:
+        """The shrinkage in use; None without whitening."""
+        whitening = self.score_form().whitening
+        return None if whitening is None else whitening.shrinkage
 
     def scores(self, X: ArrayLike) -> NDArray[Any]:
         """Return the score of each class.
@@ -204,8 +236,7 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             ValueError: The features are not finite or have another dimension.
         """
-        check_is_fitted(self)
-        return array_scores(validate_features(self, X), *self._weight_and_bias())
+        return self.score_form().scores(validate_features(self, X))
 
     def decision_function(self, X: ArrayLike) -> NDArray[Any]:
         """Return the scores; for two classes, the second score minus the first.
@@ -272,33 +303,24 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         scores = self.scores(X)
         targets = validate_labels(y, num_samples=len(scores))
-        labels = class_indices(targets, self.classes_)
-        empty = self.weights_[labels] == 0
-        if bool(empty.any()):
-            name = targets[empty][0]
-            raise ValueError(f"labels must be of classes with samples, but {name!s} has none")
+        labels = class_indices(targets, self.classes_, self.weights_)
         self.temperature_ = likeliest_temperature(scores, labels)
         return self
 
     def to_linear(self) -> nn.Linear:
-        """Return a linear layer whose outputs on unit features are the scores over the temperature.
+        """Return a linear layer with the predictions of the classifier for unit features.
 
-        Under the rule ``"cosine"`` its predictions are right for features of any norm; under
-        ``"nearest"`` the features must be normalized.
+        Without whitening its outputs on unit features are the scores over the temperature, and
+        under the rule ``"cosine"`` the predictions are right for features of any norm. With
+        whitening the predictions on unit features are those of the classifier; under ``"cosine"``
+        the outputs of a sample have a common factor, the norm of the whitened feature, under
+        ``"nearest"`` a common summand. :meth:`to_module` gives the scores themselves.
         """
-        check_is_fitted(self)
-        weight, bias = (
-            torch.from_numpy(array).float() / self.temperature_ for array in self._weight_and_bias()
-        )
-        layer = nn.Linear(weight.shape[1], weight.shape[0])
-        with torch.no_grad():
-            layer.weight.copy_(weight)
-            layer.bias.copy_(bias)
-        return layer
+        return self.score_form().linear(self.temperature_)
 
     def to_module(self) -> nn.Module:
         """Return a module from features of any norm to the scores over the temperature."""
-        return nn.Sequential(_Normalize(), self.to_linear())
+        return self.score_form().module(self.temperature_)
 
     def save(self, path: Path | str) -> None:
         """Save the classifier as safetensors; an existing file is replaced.
@@ -314,9 +336,8 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def to_bytes(self) -> bytes:
         """Return the classifier in the format of :meth:`save`."""
         check_is_fitted(self)
-        return PrototypeFile(
-            self.rule, self.temperature_, self.classes_, weights=self.weights_, sums=self.sums_
-        ).to_bytes()
+        table = self._table if self.whitening == "shrunk" else self._table.without_scatter()
+        return PrototypeFile(self.rule, self.temperature_, table, self.shrinkage).to_bytes()
 
     @classmethod
     def load(cls, path: Path | str) -> "PrototypeClassifier":
@@ -329,72 +350,50 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ValueError: The file does not exist, is damaged or is not a saved classifier.
         """
         content = read_prototypes(path)
-        means = ClassMeans(torch.from_numpy(content.weights), torch.from_numpy(content.sums))
-        options: dict[str, Any] = {"rule": content.rule, "temperature": content.temperature}
-        return cls.from_means(means, content.classes, **options)
+        options: dict[str, Any] = {"rule": content.rule, "shrinkage": content.shrinkage}
+        return cls._from_table(content.table, temperature=content.temperature, **options)
 
     @classmethod
     def from_means(
         cls,
-        means: ClassMeans,
+        means: ClassMeans | ClassScatter,
         classes: ArrayLike,
         *,
         rule: Rule = "cosine",
         temperature: float = 0.1,
+        shrinkage: Shrinkage = "auto",
     ) -> "PrototypeClassifier":
-        """Create a classifier from class means that were computed with :func:`class_means`.
+        """Create a classifier from the result of :func:`class_means` or :func:`class_scatter`.
 
         Args:
-            means: Class means, from any device and any number of processes.
+            means: Class means, from any device and any number of processes. With a scatter the
+                classifier has ``whitening="shrunk"``.
             classes: Name of each class, in the order of the means.
             rule: Decision rule.
             temperature: Temperature of the probabilities.
+            shrinkage: Shrinkage of the within-class covariance, if there is one.
 
         Raises:
             ValueError: The number of names does not match, or two names are equal.
         """
-        names = np.array(classes)
-        if names.shape != means.weights.shape:
-            raise ValueError(
-                f"classes must have one name per mean, shape {tuple(means.weights.shape)}; "
-                f"got {names.shape}"
-            )
-        order = np.argsort(names, kind="stable")
-        names = names[order]
-        duplicates = names[1:] == names[:-1]
-        if bool(duplicates.any()):
-            raise ValueError(f"classes must be unique, got {names[1:][duplicates][0]!s} twice")
-        index = torch.from_numpy(order)
-        classifier = cls(rule=rule, temperature=temperature)
-        classifier.classes_, classifier.n_features_in_ = names, means.sums.shape[1]
-        classifier.weights_ = means.weights.double().cpu()[index].numpy()
-        classifier.sums_ = means.sums.double().cpu()[index].numpy()
-        classifier.temperature_ = temperature
+        table = name_classes(means, classes)
+        return cls._from_table(table, rule=rule, temperature=temperature, shrinkage=shrinkage)
+
+    @classmethod
+    def _from_table(cls, table: ClassTable, **options: Any) -> "PrototypeClassifier":
+        classifier = cls(whitening="none" if table.scatter is None else "shrunk", **options)
+        classifier._table, classifier.n_features_in_ = table, table.means.sums.shape[1]
+        classifier.temperature_ = classifier.temperature
         return classifier
 
-    def _weight_and_bias(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the linear form of the scores on unit features: weight @ u + bias."""
-        self._check_arguments()
-        return linear_form(self.prototypes_, rule=self.rule)
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_table")
 
-    def _validate(
-        self, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None, *, reset: bool
-    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    def score_form(self) -> ScoreForm:
+        """Return the arrays that scores are computed from."""
+        check_is_fitted(self)
         self._check_arguments()
-        features = validate_features(self, X, reset=reset)
-        if y is None:
-            raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None"
-            )
-        labels = validate_labels(y, num_samples=len(features))
-        return features, labels, validate_sample_weight(sample_weight, features)
+        return self._table.form(self.whitening, rule=self.rule, shrinkage=self.shrinkage)
 
     def _check_arguments(self) -> None:
-        if self.rule not in ("cosine", "nearest"):
-            raise ValueError(f"rule must be 'cosine' or 'nearest', got {self.rule!r}")
-        check_temperature(self.temperature)
-
-
-class _Normalize(nn.Module):
-    def forward(self, features: Tensor) -> Tensor:
-        return nn.functional.normalize(features, dim=-1)
+        check_options(self.rule, self.whitening, self.shrinkage, self.temperature)

@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from protosphere.classifiers.checks import check_temperature
+from protosphere.classifiers.whitening import Shrinkage, check_shrinkage
+
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils.validation import (
@@ -24,11 +27,12 @@ __all__ = [
     "BaseEstimator",
     "ClassifierMixin",
     "check_is_fitted",
+    "check_options",
     "check_same_kind",
     "class_indices",
     "validate_features",
     "validate_labels",
-    "validate_sample_weight",
+    "validate_samples",
 ]
 
 
@@ -87,7 +91,46 @@ def validate_labels(labels: ArrayLike, *, num_samples: int) -> NDArray[Any]:
     return result
 
 
-def validate_sample_weight(
+def validate_samples(
+    estimator: BaseEstimator,
+    features: ArrayLike,
+    labels: ArrayLike | None,
+    sample_weight: ArrayLike | None,
+    *,
+    reset: bool,
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    """Return features, labels and sample weights as arrays.
+
+    Args:
+        estimator: Estimator whose ``n_features_in_`` the features must have.
+        features: The features.
+        labels: Class of each sample.
+        sample_weight: Weight of each sample, or None.
+        reset: Whether to set ``n_features_in_`` instead.
+
+    Raises:
+        ValueError: The arrays do not match or are not valid.
+    """
+    rows = validate_features(estimator, features, reset=reset)
+    if labels is None:
+        raise ValueError(
+            f"{type(estimator).__name__} requires y to be passed, but the target y is None"
+        )
+    targets = validate_labels(labels, num_samples=len(rows))
+    return rows, targets, _validate_sample_weight(sample_weight, rows)
+
+
+def check_options(rule: str, whitening: str, shrinkage: Shrinkage, temperature: float) -> None:
+    """Raise ValueError unless these are valid options of a prototype classifier."""
+    if rule not in ("cosine", "nearest"):
+        raise ValueError(f"rule must be 'cosine' or 'nearest', got {rule!r}")
+    if whitening not in ("none", "shrunk"):
+        raise ValueError(f"whitening must be 'none' or 'shrunk', got {whitening!r}")
+    check_shrinkage(shrinkage)
+    check_temperature(temperature)
+
+
+def _validate_sample_weight(
     sample_weight: ArrayLike | None, features: NDArray[Any]
 ) -> NDArray[Any] | None:
     """Return sample weights as a float64 array of shape (samples,), or None."""
@@ -109,15 +152,26 @@ def check_same_kind(names: NDArray[Any], known: NDArray[Any]) -> None:
         )
 
 
-def class_indices(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
+def class_indices(
+    labels: NDArray[Any], classes: NDArray[Any], weights: NDArray[np.float64]
+) -> NDArray[np.int64]:
     """Return the position of each label in the sorted classes.
 
+    Args:
+        labels: Class of each sample.
+        classes: Sorted classes.
+        weights: Total sample weight of each class.
+
     Raises:
-        ValueError: A label is not a class.
+        ValueError: A label is not a class, or its class has no samples.
     """
     check_same_kind(labels, classes)
     indices: NDArray[np.int64] = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
     unknown = classes[indices] != labels
     if bool(unknown.any()):
         raise ValueError(f"labels must be classes of the classifier, got {labels[unknown][0]!s}")
+    empty = weights[indices] == 0
+    if bool(empty.any()):
+        name = labels[empty][0]
+        raise ValueError(f"labels must be of classes with samples, but {name!s} has none")
     return indices
