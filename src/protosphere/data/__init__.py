@@ -14,6 +14,7 @@ from protosphere.data.class_groups import (
     group_classes,
     read_class_groups,
 )
+from protosphere.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
 from protosphere.data.datasets import (
     DataError,
     ImageDataset,
@@ -34,6 +35,11 @@ from protosphere.data.feature_files import (
 from protosphere.data.folder_memory import MemoryImages, fits_in_memory, load_into_memory
 from protosphere.data.folder_summary import FolderSummary, summarize_folder
 from protosphere.data.folders import ImageFiles, load_folder
+from protosphere.data.frost_textures import (
+    FrostTextures,
+    procedural_frost_textures,
+    read_frost_textures,
+)
 from protosphere.data.imbalance import (
     balanced_class_weights,
     class_counts,
@@ -46,6 +52,8 @@ from protosphere.data.mixing import CutMix, MixedImages, Mixup, MixupOrCutMix, m
 
 __all__ = [
     "CIFAR100_SUPERCLASSES",
+    "CORRUPTIONS",
+    "EXTRA_CORRUPTIONS",
     "Augmentation",
     "AugmentationPolicy",
     "ColorJitter",
@@ -57,6 +65,7 @@ __all__ = [
     "FeatureLoader",
     "FolderLoader",
     "FolderSummary",
+    "FrostTextures",
     "ImageDataset",
     "ImageFiles",
     "ImageSet",
@@ -75,6 +84,7 @@ __all__ = [
     "balanced_class_weights",
     "class_counts",
     "class_flips",
+    "corrupt",
     "effective_class_weights",
     "fits_in_memory",
     "group_classes",
@@ -88,8 +98,10 @@ __all__ = [
     "long_tail_indices",
     "mix_images",
     "noisy_labels",
+    "procedural_frost_textures",
     "read_class_groups",
     "read_features",
+    "read_frost_textures",
     "split_validation",
     "summarize_folder",
     "take_long_tail",

@@ -25,6 +25,7 @@ from protosphere.data import corruption_weather as weather
 from protosphere.data.corruption_constants import SMALLEST_LARGE_IMAGE, constants
 from protosphere.data.corruption_filters import Levels
 from protosphere.data.corruption_random import RandomNumbers
+from protosphere.data.corruption_spatter import spatter
 from protosphere.data.frost_textures import FrostTextures, procedural_frost_textures
 from protosphere.data.setting_checks import check_integer
 from protosphere.data.splits import DataError
@@ -65,6 +66,7 @@ _RANDOM: dict[str, Callable[..., Levels]] = {
     "fog": weather.fog,
     "elastic_transform": digital.elastic_transform,
     "speckle_noise": noise.speckle_noise,
+    "spatter": spatter,
 }
 _DETERMINISTIC: dict[str, Callable[..., Levels]] = {
     "defocus_blur": blur.defocus_blur,

@@ -1,12 +1,13 @@
 """Frost textures: pictures of ice that the frost corruption lays over images."""
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float64, UInt8
 from torch import Tensor
 
 from protosphere.data.corruption_filters import to_levels
@@ -19,6 +20,7 @@ from protosphere.data.splits import DataError
 NUM_TEXTURES = 5
 _SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 _SIDE = 1024
+_NUM_CRYSTALS = 500
 # Levels of thin and thick ice.
 _DARK, _BRIGHT = (0.16, 0.22, 0.30), (0.94, 0.97, 1.0)
 
@@ -80,28 +82,49 @@ def read_frost_textures(folder: Path | str) -> FrostTextures:
 def procedural_frost_textures() -> FrostTextures:
     """Make five pictures of 1024 × 1024 pixels that look like frost, always the same ones.
 
-    Crests of a rough plasma fractal are the crystals and a smoother one the thickness of the ice.
-    They stand in for the published photographs, which they resemble in brightness and scale only:
-    errors under frost are not comparable with published ones.
+    Crystals like feathers, brighter where the ice is thicker, on a cloudy ground. They stand in for
+    the published photographs, which they resemble in brightness and scale only: errors under frost
+    are not comparable with published ones.
     """
-    textures = []
-    for number in range(NUM_TEXTURES):
-        crystals, thickness = (
-            plasma_fractal(
-                RandomNumbers(
-                    seed=number,
-                    name=f"texture of {part}",
-                    severity=1,
-                    first_index=0,
-                    num_images=1,
-                    device=torch.device("cpu"),
-                ).uniform(_SIDE * _SIDE - 1),
-                decay,
-            )
-            for part, decay in (("crystals", 1.45), ("ice", 1.9))
+    return FrostTextures(tuple(_texture(number) for number in range(NUM_TEXTURES)), "procedural")
+
+
+def _texture(number: int) -> UInt8[Tensor, "3 side side"]:
+    def uniform(name: str, count: int) -> Tensor:
+        random = RandomNumbers(
+            seed=number,
+            name=f"frost texture, {name}",
+            severity=1,
+            first_index=0,
+            num_images=1,
+            device=torch.device("cpu"),
         )
-        crests = (1 - (2 * crystals - 1).abs()).square()
-        ice = (0.15 * thickness + 0.85 * crests * (0.4 + 0.8 * thickness)).clamp(0, 1)
-        dark, bright = (torch.tensor(color).to(ice)[:, None, None] for color in (_DARK, _BRIGHT))
-        textures.append(to_levels(dark + (bright - dark) * ice))
-    return FrostTextures(tuple(textures), "procedural")
+        return random.uniform(count)
+
+    ground = plasma_fractal(uniform("ground", _SIDE * _SIDE - 1), 1.6).squeeze(0)
+    crystals = _feathers(uniform("crystals", 5 * _NUM_CRYSTALS).view(5, -1, 1, 1, 1))
+    ice = 0.45 * ground + crystals * (0.25 + 0.75 * ground)
+    dark, bright = (torch.tensor(color).to(ice)[:, None, None] for color in (_DARK, _BRIGHT))
+    return to_levels(torch.lerp(dark, bright, ice.clamp(0, 1)))
+
+
+def _feathers(numbers: Float64[Tensor, "5 crystals 1 1 1"]) -> Float64[Tensor, "side side"]:
+    """Draw straight crystals with branches at 60 degrees that grow shorter towards the tip."""
+    x, y = numbers[0] * _SIDE, numbers[1] * _SIDE
+    angle, length = numbers[2] * (2 * math.pi), 30 + 170 * numbers[3]
+    # Axes: crystals, place of the branch along the crystal, side of it, place along the branch.
+    along = torch.linspace(0, 1, 24, dtype=torch.float64)[:, None, None]
+    side = torch.tensor([-1.0, 1.0], dtype=torch.float64)[:, None]
+    across = torch.linspace(0, 1, 48, dtype=torch.float64)
+    branch = angle + side * (math.pi / 3)
+    reach = across * (0.3 * length * (1 - along))
+    columns = x + along * length * angle.cos() + reach * branch.cos()
+    rows = y + along * length * angle.sin() + reach * branch.sin()
+    light = (0.4 + 0.6 * numbers[4]) * (1 - 0.6 * across) * (1 - 0.4 * along)
+    index = rows.long().remainder(_SIDE) * _SIDE + columns.long().remainder(_SIDE)
+    drawn = torch.zeros(_SIDE * _SIDE, dtype=torch.float64)
+    drawn.scatter_reduce_(0, index.flatten(), light.expand_as(index).flatten(), "amax")
+    drawn = drawn.view(_SIDE, _SIDE)
+    for axis in (0, 1):
+        drawn = (drawn.roll(1, axis) + 2 * drawn + drawn.roll(-1, axis)) / 4
+    return drawn / drawn.max()
