@@ -37,9 +37,7 @@ typed: $(INSTALLED)
 # The built wheel, imported from an environment that holds what it declares and nothing else.
 wheel: $(INSTALLED)
 	rm -rf build/wheel && $(BIN)/python -m build --wheel --outdir build/wheel
-	test -d $(WHEEL_ENV) || $(PYTHON) -m venv $(WHEEL_ENV)
-	$(WHEEL_ENV)/bin/pip install --quiet --constraint constraints.txt build/wheel/*.whl
-	$(WHEEL_ENV)/bin/pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
+	$(BIN)/python .ci/wheel_environment.py build/wheel/*.whl $(WHEEL_ENV)
 	cd build && ../$(WHEEL_ENV)/bin/protosphere doctor
 
 bench: $(INSTALLED)
@@ -53,7 +51,7 @@ bench: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'protosphere needs Python 3.11 or newer')"
 	test -d .venv || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
 clean:
