@@ -246,6 +246,7 @@ def class_halves(labels: Integer[Tensor, "samples"]) -> Bool[Tensor, "samples"]:
     return ranks % 2 == 0
 
 
+@torch.no_grad()
 def _head_temperature(head: Head) -> float | None:
     temperature = getattr(head, "temperature", None)
     return None if temperature is None else float(temperature)
