@@ -4,6 +4,10 @@ from collections.abc import Callable
 
 import typer
 
+from protosphere.cli.benchmark_calibration import calibration
+from protosphere.cli.benchmark_convergence import convergence
+from protosphere.cli.benchmark_ood import ood
+from protosphere.cli.benchmark_transfer import transfer
 from protosphere.cli.options import Command, Group
 
 app = typer.Typer(
@@ -14,6 +18,11 @@ app = typer.Typer(
     cls=Group,
 )
 # Name on the command line, and the command.
-_COMMANDS: dict[str, Callable[..., None]] = {}
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "calibration": calibration,
+    "convergence": convergence,
+    "ood": ood,
+    "transfer": transfer,
+}
 for _name, _command in _COMMANDS.items():
     app.command(name=_name, cls=Command)(_command)

@@ -1,0 +1,155 @@
+"""``protosphere benchmark calibration``: probabilities before and after temperature scaling."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from protosphere.cli.benchmark_options import Out, Recompute, Targets, open_runs
+from protosphere.cli.options import AsJson, CheckpointChoice, DataOverrides, Device, Download
+from protosphere.cli.output_files import Overwrite
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from protosphere.recipes.loading import Run
+    from protosphere.studies.calibration import CalibrationResult, CalibrationRow
+
+_BOUNDS = {
+    "lower": "T is the smallest allowed: the images that it is fitted on are classified correctly",
+    "upper": "T is the largest allowed: on the images that it is fitted on, logits tell nothing",
+}
+
+
+def calibration(
+    targets: Targets,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="<path>", help="Draw reliability diagrams to this .png, .svg or .pdf file."
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="Seed of the halves of the test images, for runs without validation images."
+        ),
+    ] = 0,
+    bins: Annotated[
+        int, typer.Option(help="Number of bins of calibration errors and diagrams.", min=1)
+    ] = 15,
+    out: Out = Path("runs"),
+    checkpoint: CheckpointChoice = None,
+    overrides: DataOverrides = None,
+    device: Device = "auto",
+    download: Download = False,
+    recompute: Recompute = False,
+    as_json: AsJson = False,
+) -> None:
+    """Calibration of the head and of class means, before and after temperature scaling.
+
+    The temperature is fitted on the validation images of a run and everything is reported on its
+    test images; a run without validation images is fitted on a random half of its test images and
+    reported on the other half.
+    """
+    from protosphere.cli.errors import report_errors
+    from protosphere.cli.output_files import check_new_file
+    from protosphere.cli.progress import progress_bar
+    from protosphere.cli.text import echo, to_json
+
+    results: list[tuple[Run, CalibrationResult]] = []
+    with report_errors():
+        from protosphere.studies.calibration import run_calibration
+        from protosphere.studies.plots import PLOT_SUFFIXES, import_matplotlib, plot_reliability
+
+        if plot is not None:
+            check_new_file("--plot", plot, suffixes=PLOT_SUFFIXES, overwrite=overwrite)
+            import_matplotlib()
+        for run in open_runs(
+            targets,
+            out=out,
+            device=device,
+            overrides=overrides or [],
+            checkpoint=checkpoint,
+            download=download,
+        ):
+            with progress_bar(f"calibrating {run.path}") as progress:
+                result = run_calibration(
+                    run, seed=seed, num_bins=bins, recompute=recompute, progress=progress
+                )
+            results.append((run, result))
+        if plot is not None:
+            diagrams = {
+                f"{run.path}, {name.replace('_', ' ')}": [
+                    row for row in result.reliability if row.classifier == name
+                ]
+                for run, result in results
+                for name in dict.fromkeys(row.classifier for row in result.rows)
+            }
+            plot_reliability(plot, diagrams)
+            echo(f"Wrote {len(diagrams)} reliability diagrams to {plot}", err=True)
+    if as_json:
+        typer.echo(to_json([_to_record(run, result) for run, result in results], indent=2))
+    else:
+        _print(results)
+
+
+def _to_record(run: "Run", result: "CalibrationResult") -> dict[str, Any]:
+    from protosphere.studies.common import method_of
+
+    return {
+        "run": str(run.path),
+        "recipe": run.recipe.name,
+        "method": method_of(run),
+        "rows": [asdict(row) for row in result.rows],
+        "reliability": [asdict(row) for row in result.reliability],
+    }
+
+
+def _print(results: "Sequence[tuple[Run, CalibrationResult]]") -> None:
+    from protosphere.cli.benchmark_table import print_table
+    from protosphere.cli.text import echo
+    from protosphere.studies.common import method_of
+
+    columns = ["run", "method", "classifier", "", "T", "accuracy", "ECE", "adaptive ECE"]
+    lines: list[list[str]] = []
+    for run, result in results:
+        for row in result.rows:
+            is_first = row.state == "before"
+            names = [str(run.path), method_of(run), _name(row)] if is_first else ["", "", ""]
+            lines.append([*names, *_cells(row)])
+    print_table(
+        "Calibration before and after temperature scaling",
+        [*columns, "NLL", "Brier"],
+        lines,
+        note="Accuracy and calibration errors in percent; T is what the logits are divided by.",
+    )
+    for run, result in results:
+        row = result.rows[0]
+        echo(
+            f"{run.path}: T fitted on {row.fitted_on} ({row.num_fitted:,}), numbers of "
+            f"{row.reported_on} ({row.num_reported:,})"
+        )
+        for one in result.rows:
+            if one.bound in _BOUNDS:
+                echo(f"{run.path}, {_name(one)}: {_BOUNDS[one.bound]}")
+
+
+def _name(row: "CalibrationRow") -> str:
+    return row.classifier.replace("_", " ")
+
+
+def _cells(row: "CalibrationRow") -> list[str]:
+    from protosphere.cli.benchmark_table import number, percent
+
+    return [
+        row.state,
+        f"{row.temperature:.3g}",
+        percent(row.accuracy),
+        percent(row.ece),
+        percent(row.adaptive_ece),
+        number(row.nll, digits=3),
+        number(row.brier, digits=3),
+    ]

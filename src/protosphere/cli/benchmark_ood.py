@@ -1,0 +1,124 @@
+"""``protosphere benchmark ood``: images of unknown classes."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from protosphere.cli.benchmark_options import Out, Recompute, Targets, open_runs
+from protosphere.cli.options import AsJson, CheckpointChoice, DataOverrides, Device, Download
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from protosphere.recipes.loading import Run
+    from protosphere.studies.ood import OodRow
+
+
+def ood(
+    targets: Targets,
+    against: Annotated[
+        list[str],
+        typer.Option(
+            metavar="<source>",
+            help="Images of unknown classes: the name of a dataset (its test images), an .npz file "
+            "or a folder of images; may be repeated.",
+        ),
+    ],
+    split: Annotated[
+        Literal["test", "validation"],
+        typer.Option(help="Images of the run that count as known."),
+    ] = "test",
+    root: Annotated[
+        Path, typer.Option(metavar="<folder>", help="Folder of the datasets of --against.")
+    ] = Path("data"),
+    neighbors: Annotated[
+        int, typer.Option(help="Number of neighbors of the score knn.", min=1)
+    ] = 50,
+    out: Out = Path("runs"),
+    checkpoint: CheckpointChoice = None,
+    overrides: DataOverrides = None,
+    device: Device = "auto",
+    download: Download = False,
+    recompute: Recompute = False,
+    as_json: AsJson = False,
+) -> None:
+    """How well scores tell images of unknown classes from those of the run.
+
+    Test images of the run are the positives. AUROC is the probability that one of them has a higher
+    score than an image of the other source; FPR95 is the percentage of the other images that are
+    accepted where 95 % of the run's own are. The scores: cosine with the nearest prototype, energy
+    (log-sum-exp of the logits), softmax probability, distance to the span of the prototypes,
+    Mahalanobis distance to class means, and distance to the nearest training images (knn).
+    """
+    from protosphere.cli.errors import report_errors
+    from protosphere.cli.progress import progress_bar
+    from protosphere.cli.text import to_json
+
+    results: list[tuple[Run, tuple[OodRow, ...]]] = []
+    with report_errors():
+        from protosphere.studies.data_sources import load_source
+        from protosphere.studies.ood import run_ood
+
+        sources = [
+            load_source(source, root=root, download=download) for source in dict.fromkeys(against)
+        ]
+        for run in open_runs(
+            targets,
+            out=out,
+            device=device,
+            overrides=overrides or [],
+            checkpoint=checkpoint,
+            download=download,
+        ):
+            with progress_bar(f"scoring images with {run.path}") as progress:
+                rows = run_ood(
+                    run,
+                    sources,
+                    split=split,
+                    num_neighbors=neighbors,
+                    recompute=recompute,
+                    progress=progress,
+                )
+            results.append((run, rows))
+    if as_json:
+        typer.echo(to_json([_to_record(run, rows) for run, rows in results], indent=2))
+    else:
+        _print(results)
+
+
+def _to_record(run: "Run", rows: "Sequence[OodRow]") -> dict[str, Any]:
+    from protosphere.studies.common import method_of
+
+    return {
+        "run": str(run.path),
+        "recipe": run.recipe.name,
+        "method": method_of(run),
+        "rows": [asdict(row) for row in rows],
+    }
+
+
+def _print(results: "Sequence[tuple[Run, tuple[OodRow, ...]]]") -> None:
+    from protosphere.cli.benchmark_table import percent, print_table
+    from protosphere.cli.text import echo
+    from protosphere.evaluation.ood import OOD_SCORES
+    from protosphere.studies.common import method_of
+
+    lines: list[list[str]] = []
+    for run, rows in results:
+        for against in dict.fromkeys(row.against for row in rows):
+            scores = {row.score: row for row in rows if row.against == against}
+            areas = [percent(scores[name].auroc) for name in OOD_SCORES]
+            errors = [percent(scores[name].fpr95) for name in OOD_SCORES]
+            lines.append([str(run.path), method_of(run), against, "AUROC", *areas])
+            lines.append(["", "", "", "FPR95", *errors])
+    print_table(
+        "Images of unknown classes, in percent",
+        ["run", "method", "against", "", *OOD_SCORES],
+        lines,
+        note="AUROC: higher is better, 50 is chance. FPR95: lower is better.",
+    )
+    for run, rows in results:
+        for text in dict.fromkeys(f"{row.score}: {row.absent}" for row in rows if row.absent):
+            echo(f"{run.path} has no score {text}")
