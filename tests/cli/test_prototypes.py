@@ -85,6 +85,44 @@ def test_build_says_what_was_built(files: Path) -> None:
     assert output == f"{expected} {out}\n"
 
 
+@pytest.mark.parametrize("options", [[], ["--shrinkage", "0.3"]])
+def test_a_whitened_classifier(files: Path, options: list[str]) -> None:
+    out, test = files / "whitened.safetensors", files / "test.npz"
+    build = ["build", files / "train.npz", "--out", out, "--whitening", "shrunk", *options]
+    output = _prototypes(*build)
+    amount = 0.3 if options else 8 / (8 + 117)
+    assert f"in 8 dimensions, whitened with shrinkage {amount:.3g}, temperature 0.1," in output
+    with np.load(files / "train.npz") as train, np.load(test) as arrays:
+        own = PrototypeClassifier(whitening="shrunk", shrinkage=0.3 if options else "auto")
+        own.fit(train["features"], np.array(NAMES)[train["labels"]])
+        queries = arrays["features"]
+    rows = _rows(_prototypes("predict", out, test))
+    assert [row["class"] for row in rows] == own.predict(queries).tolist()
+    with np.load(files / "dogs.npz") as dogs:
+        own.add_class("dog", dogs["features"])
+    _prototypes("add", out, "dog", files / "dogs.npz")
+    _prototypes("remove", out, "bee")
+    own.remove_class("bee")
+    rows = _rows(_prototypes("predict", out, test))
+    found = [float(row["rejection_score"]) for row in rows]
+    assert found == pytest.approx(own.rejection_score(queries).tolist(), abs=1e-6)
+    _prototypes("export", out, files / "whitened.onnx")
+    session = onnxruntime.InferenceSession(str(files / "whitened.onnx"))
+    (probabilities,) = session.run(["probabilities"], {"features": queries})
+    np.testing.assert_allclose(probabilities, own.predict_proba(queries), rtol=0, atol=1e-4)
+
+
+def test_info_describes_a_classifier(files: Path, saved: Path) -> None:
+    lines = ["3 classes in 8 dimensions, rule cosine, temperature 0.1"]
+    lines += [f"{name}: 40 samples" for name in NAMES]
+    assert _prototypes("info", saved).splitlines() == lines
+    out = files / "whitened.safetensors"
+    options = ["--whitening", "shrunk", "--shrinkage", "0.5", "--rule", "nearest"]
+    _prototypes("build", files / "train.npz", "--out", out, *options)
+    first = _prototypes("info", out).splitlines()[0]
+    assert first.endswith("rule nearest, whitened with shrinkage 0.5, temperature 0.1")
+
+
 def test_a_class_is_added_and_removed_without_a_trace(files: Path, saved: Path) -> None:
     before = _prototypes("predict", saved, files / "test.npz")
     dogs = files / "dogs.npz"
@@ -207,6 +245,15 @@ def test_what_is_refused_changes_no_file(files: Path, saved: Path) -> None:
         (["build", empty, "--out", new], "features in empty.npz must be floating-point numbers"),
         (["build", nan, "--out", new], "features must be finite"),
         (["build", files / "nothing.npz", "--out", new], "nothing.npz"),
+        (
+            ["build", train, "--out", new, "--shrinkage", "0.3"],
+            "--shrinkage 0.3 must come with --whitening shrunk",
+        ),
+        (
+            ["build", train, "--out", new, "--whitening", "shrunk", "--shrinkage", "lots"],
+            "--shrinkage must be auto or a number between 0 and 1, got lots",
+        ),
+        (["info", train], "is damaged or not a saved PrototypeClassifier"),
         (["remove", saved, "dog"], "there is no class 'dog' to remove"),
         (["add", saved, "bee", dogs], "there is already a class 'bee'"),
         (["add", saved, "dog", narrow], "features in narrow.npz must have 8 dimensions"),

@@ -87,9 +87,13 @@ def _to_numpy(array: np.ndarray | torch.Tensor) -> np.ndarray:
 def check_directions(classifier: "PrototypeClassifier") -> None:
     """Check that no class mean of unit features vanishes, since its predictions would be chance.
 
+    With whitening, features are centered first and the mean of a class may be zero.
+
     Raises:
         ValueError: The samples of a class are zero or cancel each other out.
     """
+    if classifier.whitening != "none":
+        return
     norms = np.linalg.norm(classifier.prototypes_, axis=1)
     vanishing = classifier.classes_[norms < _MIN_NORM]
     if len(vanishing):
@@ -97,6 +101,25 @@ def check_directions(classifier: "PrototypeClassifier") -> None:
             f"samples of a class must have a common direction, got class {vanishing[0]}, whose "
             "samples are zero or cancel each other out"
         )
+
+
+def parse_shrinkage(text: str, *, whitening: str) -> Any:
+    """Return the value of ``--shrinkage``: ``"auto"`` or a number between 0 and 1.
+
+    Raises:
+        ValueError: The text is something else, or there is no whitening to shrink for.
+    """
+    if text == "auto":
+        return text
+    if whitening == "none":
+        raise ValueError(f"--shrinkage {text} must come with --whitening shrunk")
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = -1.0
+    if not 0 <= amount <= 1:
+        raise ValueError(f"--shrinkage must be auto or a number between 0 and 1, got {text}")
+    return amount
 
 
 def parse_class(classifier: "PrototypeClassifier", name: str) -> Any:

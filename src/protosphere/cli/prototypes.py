@@ -56,6 +56,20 @@ def build(
         Literal["cosine", "nearest"],
         typer.Option(help="Classify by the largest cosine or by the nearest class mean."),
     ] = "cosine",
+    whitening: Annotated[
+        Literal["none", "shrunk"],
+        typer.Option(
+            help="Whiten the features by their shrunk within-class covariance first; better on "
+            "features that were not trained for class means."
+        ),
+    ] = "none",
+    shrinkage: Annotated[
+        str,
+        typer.Option(
+            metavar="<auto|number>",
+            help="Shrinkage of the covariance with --whitening shrunk, from 0 to 1.",
+        ),
+    ] = "auto",
     calibrate: Annotated[
         Path | None,
         typer.Option(
@@ -73,13 +87,16 @@ def build(
         from protosphere.cli.prototype_files import (
             check_directions,
             check_output,
+            parse_shrinkage,
             read_labeled,
             save_classifier,
         )
 
         check_output(out, overwrite=overwrite)
+        amount = parse_shrinkage(shrinkage, whitening=whitening)
         inputs, targets = read_labeled(path, features, labels)
-        classifier = PrototypeClassifier(rule=rule).fit(inputs, targets)
+        classifier = PrototypeClassifier(rule=rule, whitening=whitening, shrinkage=amount)
+        classifier.fit(inputs, targets)
         if calibrate is not None:
             held_out, held_out_targets = read_labeled(calibrate, features, labels, like=classifier)
             classifier.calibrate(held_out, held_out_targets)
@@ -87,8 +104,7 @@ def build(
         save_classifier(classifier, out)
     echo(
         f"{count(len(classifier.classes_), 'class')} from {count(len(inputs), 'sample')} in "
-        f"{count(classifier.n_features_in_, 'dimension')}, "
-        f"temperature {classifier.temperature_:.3g}, saved to {out}"
+        f"{count(classifier.n_features_in_, 'dimension')}, {_options(classifier)}, saved to {out}"
     )
 
 
@@ -139,7 +155,11 @@ def add(
 
 @app.command(cls=Command)
 def remove(path: ClassifierPath, name: ClassName) -> None:
-    """Remove a class; the other classes do not change."""
+    """Remove a class; the means of the others do not change.
+
+    With whitening, the covariance still counts the samples of the removed
+    class.
+    """
     from protosphere.cli.errors import report_errors
     from protosphere.cli.text import count, echo
 
@@ -201,6 +221,27 @@ def predict(
 
 
 @app.command(cls=Command)
+def info(path: ClassifierPath) -> None:
+    """Describe a classifier: size, options and the samples of each class."""
+    from protosphere.cli.errors import report_errors
+    from protosphere.cli.text import count, echo
+
+    with report_errors():
+        from protosphere.cli.prototype_files import load_classifier
+
+        classifier = load_classifier(path)
+        options = _options(classifier)
+    echo(
+        f"{count(len(classifier.classes_), 'class')} in "
+        f"{count(classifier.n_features_in_, 'dimension')}, rule {classifier.rule}, {options}"
+    )
+    for name, weight in zip(
+        classifier.classes_.tolist(), classifier.weights_.tolist(), strict=True
+    ):
+        echo(f"{name}: {count(int(weight), 'sample') if weight == int(weight) else weight}")
+
+
+@app.command(cls=Command)
 def export(
     path: ClassifierPath,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="ONNX file to write (.onnx).")],
@@ -226,6 +267,13 @@ def export(
         text = json.dumps(classifier.classes_.tolist(), ensure_ascii=False)
         write_atomically(names, f"{text}\n".encode())
     echo(f"Exported {count(len(classifier.classes_), 'class')} to {out}, class names to {names}")
+
+
+def _options(classifier: "PrototypeClassifier") -> str:
+    temperature = f"temperature {classifier.temperature_:.3g}"
+    if classifier.shrinkage_ is None:
+        return temperature
+    return f"whitened with shrinkage {classifier.shrinkage_:.3g}, {temperature}"
 
 
 def _predictions(classifier: "PrototypeClassifier", inputs: Any) -> list[dict[str, Any]]:
