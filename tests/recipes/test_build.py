@@ -118,7 +118,7 @@ VALUES: dict[str, Any] = {
     "negatives": "both",
     "frame": "code",
     "logit_adjustment": 0.5,
-    "soft_negatives": "excluded",
+    "soft_negatives": "weighted",
 }
 # Keys that need another one beside them.
 COMPANIONS: dict[str, dict[str, Any]] = {

@@ -168,7 +168,7 @@ def nonl(
     q: Probabilities,
     temperature: float = 1.0,
     negatives: str = "samples",
-    soft_negatives: str = "weighted",
+    soft_negatives: str = "excluded",
 ) -> Values:
     kept = kept_rows(q)
     values: Values = [{} for _ in q]
@@ -177,7 +177,7 @@ def nonl(
         for c in support(row):
             column = []
             for j, other in kept.items():
-                weight = float(other[c] == 0)
+                weight = float(other[c] <= 1 / len(other) and other[c] < max(other))
                 if soft_negatives == "weighted":
                     weight = 1 - other[c] / max(other)
                 if weight:

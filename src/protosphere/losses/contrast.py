@@ -23,11 +23,6 @@ def check_negatives(
     check_choices(negatives=(negatives, Negatives), soft_negatives=(soft_negatives, SoftNegatives))
     if label_smoothing:
         check_negatives_of_soft_labels(negatives)
-        if soft_negatives == "excluded":
-            raise ValueError(
-                'soft_negatives must be "weighted" with label smoothing, which gives every sample '
-                'a probability of every class, got "excluded"'
-            )
 
 
 def check_negatives_of_soft_labels(negatives: Negatives) -> None:

@@ -130,7 +130,7 @@ def nonl_from_logits(
     labels: Labels,
     *,
     negatives: Negatives = "samples",
-    soft_negatives: SoftNegatives = "weighted",
+    soft_negatives: SoftNegatives = "excluded",
     label_smoothing: float = 0.0,
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
@@ -150,8 +150,9 @@ def nonl_from_logits(
             :class:`MixedLabels`.
         negatives: Negatives in the sum: the ``"samples"`` of other classes, the ``"prototypes"`` of
             other classes, or ``"both"``, as in :func:`nonl_loss`.
-        soft_negatives: How much a sample is a negative of class c with soft labels:
-            1 − q_jc / max_c' q_jc (``"weighted"``), or not at all if q_jc > 0 (``"excluded"``).
+        soft_negatives: Weight of a sample as a negative of class c with soft labels, beside its
+            most probable class, which has weight 0: 0 if q_jc > 1/K and otherwise 1
+            (``"excluded"``), or 1 − q_jc / max_c' q_jc' (``"weighted"``).
         label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
@@ -274,8 +275,9 @@ class NONLFromLogits(LossModule):
     Args:
         negatives: Negatives in the sum: the ``"samples"`` of other classes, the ``"prototypes"`` of
             other classes, or ``"both"``.
-        soft_negatives: How much a sample is a negative of class c with soft labels:
-            1 − q_jc / max_c' q_jc (``"weighted"``), or not at all if q_jc > 0 (``"excluded"``).
+        soft_negatives: Weight of a sample as a negative of class c with soft labels, beside its
+            most probable class, which has weight 0: 0 if q_jc > 1/K and otherwise 1
+            (``"excluded"``), or 1 − q_jc / max_c' q_jc' (``"weighted"``).
         label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
@@ -289,7 +291,7 @@ class NONLFromLogits(LossModule):
         self,
         *,
         negatives: Negatives = "samples",
-        soft_negatives: SoftNegatives = "weighted",
+        soft_negatives: SoftNegatives = "excluded",
         label_smoothing: float = 0.0,
         class_weights: Tensor | None = None,
         ignore_index: int = -100,

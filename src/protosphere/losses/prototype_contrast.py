@@ -101,7 +101,7 @@ def nonl_loss(
     temperature: Temperature = 0.1,
     min_temperature: float | None = None,
     negatives: Negatives = "samples",
-    soft_negatives: SoftNegatives = "weighted",
+    soft_negatives: SoftNegatives = "excluded",
     label_smoothing: float = 0.0,
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
@@ -131,8 +131,9 @@ def nonl_loss(
             temperature that requires a gradient must have one.
         negatives: Negatives in the sum: the ``"samples"`` of other classes, the ``"prototypes"`` of
             other classes, or ``"both"``.
-        soft_negatives: How much a sample is a negative of class c with soft labels:
-            1 − q_jc / max_c' q_jc (``"weighted"``), or not at all if q_jc > 0 (``"excluded"``).
+        soft_negatives: Weight of a sample as a negative of class c with soft labels, beside its
+            most probable class, which has weight 0: 0 if q_jc > 1/K and otherwise 1
+            (``"excluded"``), or 1 − q_jc / max_c' q_jc' (``"weighted"``).
         label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
@@ -238,8 +239,9 @@ class NONLLoss(LossModule):
     Args:
         negatives: Negatives in the sum: the ``"samples"`` of other classes, the ``"prototypes"`` of
             other classes, or ``"both"``.
-        soft_negatives: How much a sample is a negative of class c with soft labels:
-            1 − q_jc / max_c' q_jc (``"weighted"``), or not at all if q_jc > 0 (``"excluded"``).
+        soft_negatives: Weight of a sample as a negative of class c with soft labels, beside its
+            most probable class, which has weight 0: 0 if q_jc > 1/K and otherwise 1
+            (``"excluded"``), or 1 − q_jc / max_c' q_jc' (``"weighted"``).
         label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
@@ -261,7 +263,7 @@ class NONLLoss(LossModule):
         self,
         *,
         negatives: Negatives = "samples",
-        soft_negatives: SoftNegatives = "weighted",
+        soft_negatives: SoftNegatives = "excluded",
         label_smoothing: float = 0.0,
         class_weights: Tensor | None = None,
         ignore_index: int = -100,

@@ -53,6 +53,7 @@ class SoftTargets:
         all_kept: True only if it is known without a device synchronization that no sample is
             ignored.
         class_weights: Weight of each class.
+        num_classes: Number of classes K, also of those that compact labels leave out.
     """
 
     index: Int[Tensor, "samples entries"]
@@ -61,6 +62,7 @@ class SoftTargets:
     kept: Bool[Tensor, "samples"]
     all_kept: bool
     class_weights: Float[Tensor, "classes"]
+    num_classes: int
 
     @property
     def is_dense(self) -> bool:
@@ -125,16 +127,18 @@ class SoftTargets:
     def negative_weights(self, soft_negatives: SoftNegatives) -> NegativeWeights:
         """Return log v_ic, how much a sample is a negative of each class.
 
-        v_ic = 1 − q_ic / max_c' q_ic' (``"weighted"``), or [q_ic = 0] (``"excluded"``).
+        v_ic = 0 for the most probable class. For the others it is [q_ic ≤ 1/K] (``"excluded"``)
+        or 1 − q_ic / max_c' q_ic' (``"weighted"``).
         """
         top, candidates = self._top()
 
         def log_weights(q: Tensor) -> Tensor:
             if soft_negatives == "excluded":
-                overlap = (q > 0).to(q.dtype)
+                rounding = 8 * torch.finfo(q.dtype).eps
+                overlap = (q > (1 + rounding) / self.num_classes).to(q.dtype)
             else:
-                overlap = torch.where(_is_top(q, top), 1, q / top)
-            return overlap.neg().log1p()
+                overlap = q / top
+            return torch.where(_is_top(q, top), 1, overlap).neg().log1p()
 
         weights = self.equal_weights()
         of_rest = None if self.rest is None else log_weights(self.rest)
@@ -246,7 +250,7 @@ def read_labels(
         rest = uniform if rest is None else (1 - label_smoothing) * rest + uniform
     if class_weights is None:
         class_weights = mass.new_ones(num_classes)
-    return SoftTargets(index, mass, rest, kept, all_kept, class_weights.to(dtype))
+    return SoftTargets(index, mass, rest, kept, all_kept, class_weights.to(dtype), num_classes)
 
 
 def kept_samples(labels: Labels, ignore_index: int) -> Bool[Tensor, "samples"]:

@@ -191,10 +191,10 @@ class NONLSettings(_CosineHeadSettings, _SmoothingSettings):
 
     name: Literal["nonl"] = "nonl"
     negatives: Literal["samples", "prototypes", "both"] = "samples"
-    soft_negatives: Literal["weighted", "excluded"] = Field(
-        "weighted",
-        description="How a mixed image is a negative of the classes it has a part of: with a "
-        "weight, or not at all.",
+    soft_negatives: Literal["excluded", "weighted"] = Field(
+        "excluded",
+        description="How a mixed image is a negative of the classes it has a part of: not at all, "
+        "or with a weight.",
     )
 
     @model_validator(mode="after")
@@ -202,11 +202,6 @@ class NONLSettings(_CosineHeadSettings, _SmoothingSettings):
         if self.label_smoothing and self.negatives != "samples":
             raise ValueError(
                 f"negatives must be samples with label_smoothing, got {self.negatives}"
-            )
-        if self.label_smoothing and self.soft_negatives == "excluded":
-            raise ValueError(
-                "soft_negatives must be weighted with label_smoothing, which gives every sample "
-                "a part of every class, got excluded"
             )
         return self
 

@@ -84,9 +84,13 @@ class Recipe(Section):
                 f"augmentation.mixing must be null with {conflict}, which needs one class per "
                 f"image, got {mixing.name}"
             )
-        soft_negatives = getattr(self.loss, "soft_negatives", "weighted")
-        if mixing is None and soft_negatives != "weighted":
-            raise ValueError("loss.soft_negatives has no effect without augmentation.mixing")
+        soft_negatives = getattr(self.loss, "soft_negatives", "excluded")
+        is_soft = mixing is not None or bool(getattr(self.loss, "label_smoothing", 0))
+        if not is_soft and soft_negatives != "excluded":
+            raise ValueError(
+                "loss.soft_negatives has no effect without augmentation.mixing or "
+                "loss.label_smoothing"
+            )
         if self.checkpoint.monitor is not None and self.split != "validation":
             raise ValueError(
                 f"checkpoint.monitor needs validation images, because choosing a checkpoint on "
