@@ -135,11 +135,12 @@ def transfer(
     with report_errors():
         from protosphere.data.transfer_sets import load_transfer_set
         from protosphere.evaluation.few_shot import check_shots
-        from protosphere.evaluation.transfer import CLASSIFIERS, DEFAULT_CS
+        from protosphere.evaluation.transfer import CLASSIFIERS, DEFAULT_CS, check_cs
         from protosphere.studies.transfer import FINE, fine_set, run_transfer
 
         numbers = _parse_shots(shots or [])
         names = _parse_targets(to)
+        check_cs(c or DEFAULT_CS)
         # All sets are loaded first: a missing one is found before a recipe has been trained.
         sets: dict[str, TransferSet] = {
             name.name: load_transfer_set(name, root=root, download=download, seed=seed)

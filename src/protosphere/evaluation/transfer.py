@@ -166,6 +166,16 @@ def evaluate_transfer(
     return TransferResult(classifier, score, seconds, chosen_c)
 
 
+def check_cs(cs: Sequence[float]) -> None:
+    """Raise ValueError unless these are positive numbers, at least one.
+
+    Args:
+        cs: Values of C.
+    """
+    if not cs or not all(0 < c < float("inf") for c in cs):
+        raise ValueError(f"C must be positive numbers, at least one; got {list(cs)}")
+
+
 def feature_scale(features: Float[Tensor, "samples dim"]) -> float:
     """Return the root mean square distance of features from their mean, over √dim.
 
@@ -234,8 +244,7 @@ def score_transfer(classify: Classify, features: TransferFeatures) -> TransferSc
 def _fit_logistic(
     features: TransferFeatures, cs: Sequence[float], progress: Progress
 ) -> tuple[Classify, float]:
-    if not cs or not all(0 < c < float("inf") for c in cs):
-        raise ValueError(f"C must be positive numbers, at least one; got {list(cs)}")
+    check_cs(cs)
     scale = feature_scale(features.train)
     train = features.train / scale
     fit = (
