@@ -6,6 +6,8 @@ import typer
 
 from protosphere.cli.benchmark_calibration import calibration
 from protosphere.cli.benchmark_convergence import convergence
+from protosphere.cli.benchmark_label_noise import label_noise
+from protosphere.cli.benchmark_long_tail import long_tail
 from protosphere.cli.benchmark_ood import ood
 from protosphere.cli.benchmark_transfer import transfer
 from protosphere.cli.options import Command, Group
@@ -21,6 +23,8 @@ app = typer.Typer(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "calibration": calibration,
     "convergence": convergence,
+    "label-noise": label_noise,
+    "long-tail": long_tail,
     "ood": ood,
     "transfer": transfer,
 }

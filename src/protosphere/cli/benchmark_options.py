@@ -1,6 +1,6 @@
 """Arguments that the benchmarks share, and the runs that they are given."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +10,7 @@ from protosphere.cli.options import complete_recipe
 
 if TYPE_CHECKING:
     from protosphere.recipes.loading import Run
+    from protosphere.recipes.schema import Recipe
 
 Targets = Annotated[
     list[str],
@@ -41,6 +42,7 @@ def open_runs(
     overrides: Sequence[str] = (),
     checkpoint: Literal["best", "last"] | None = None,
     download: bool = False,
+    check_recipe: "Callable[[Recipe], None]" = lambda _: None,
 ) -> "Iterator[Run]":
     """Load the runs of a benchmark one after the other; recipes are trained first.
 
@@ -54,6 +56,8 @@ def open_runs(
         overrides: Values of ``--set``: of recipes, or where the data of runs are.
         checkpoint: Which checkpoint is loaded.
         download: Whether missing datasets are downloaded.
+        check_recipe: Called with each recipe before the first one is trained, to refuse recipes
+            that the benchmark is not for.
 
     Yields:
         The runs, in the order of the targets.
@@ -69,17 +73,19 @@ def open_runs(
     recipes = {
         target: read_recipe(target, overrides) for target in targets if not _is_folder(target)
     }
+    for recipe in recipes.values():
+        check_recipe(recipe)
     for target in targets:
-        folder, recipe = Path(target), recipes.get(target)
-        if recipe is not None:
-            folder = out / recipe.name
-            if not train_run(recipe, folder, resume=True, device=device, download=download):
+        folder, own = Path(target), recipes.get(target)
+        if own is not None:
+            folder = out / own.name
+            if not train_run(own, folder, resume=True, device=device, download=download):
                 raise typer.Exit(1)
         with progress_bar("loading the run") as progress:
             run = load_run(
                 folder,
                 device=resolve_device(device),
-                overrides=overrides if recipe is None else (),
+                overrides=overrides if own is None else (),
                 checkpoint=checkpoint,
                 download=download,
                 progress=progress,

@@ -64,9 +64,12 @@ def print_table(
     for row in texts:
         table.add_row(*(Text(cell) for cell in row))
     console = Console(highlight=False)
-    # A file or a pipe has no width: nothing is folded there.
-    width = console.width if console.is_terminal else max(console.measure(table).maximum, 80)
-    console.print(table, width=width, crop=False)
+    if not console.is_terminal:
+        # A file or a pipe has no width: nothing is folded there.
+        unlimited = console.options.update(max_width=1 << 16)
+        needed = console.measure(table, options=unlimited).maximum
+        console = Console(highlight=False, width=max(needed, 80))
+    console.print(table, crop=False)
     if note is not None:
         echo(note)
 

@@ -1,0 +1,136 @@
+"""``protosphere benchmark long-tail``: accuracy on classes with many and with few images."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from protosphere.cli.benchmark_options import Out, Recompute, Targets
+from protosphere.cli.options import AsJson, CheckpointChoice, Device, Download, Overrides
+
+if TYPE_CHECKING:
+    from protosphere.recipes.schema import Recipe
+    from protosphere.studies.long_tail import LongTailRow
+
+_LABELS = {
+    "head": "head",
+    "logit_adjusted_head": "head, adjusted",
+    "class_means": "class means",
+    "calibrated_class_means": "means, calibrated",
+    "whitened_class_means": "means, whitened",
+}
+_GROUPS = ("all", "many", "medium", "few")
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The rows of one run, and the paper's accuracy of its head in percent."""
+
+    run: str
+    recipe: str
+    method: str
+    ratio: float | None
+    paper: float | None
+    rows: tuple["LongTailRow", ...]
+
+
+def long_tail(
+    targets: Targets,
+    logit_adjustment: Annotated[
+        float,
+        typer.Option(
+            metavar="<number>",
+            help="Factor of the log class frequency that is subtracted from the head's logits.",
+        ),
+    ] = 1.0,
+    out: Out = Path("runs"),
+    recompute: Recompute = False,
+    checkpoint: CheckpointChoice = None,
+    overrides: Overrides = None,
+    device: Device = "auto",
+    download: Download = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure runs on long-tailed data: many-, medium- and few-shot classes.
+
+    Many-shot classes have more than 100 training images, few-shot ones fewer than
+    20. The head is compared with class means on the sphere, which need no
+    training, and with its own logits adjusted by the class frequencies. The test
+    accuracy of each class is in RUN/benchmarks/long_tail.json.
+    """
+    from protosphere.cli.benchmark_options import open_runs
+    from protosphere.cli.errors import report_errors
+    from protosphere.cli.progress import progress_bar
+    from protosphere.cli.text import to_json
+
+    with report_errors():
+        from protosphere.studies.common import method_of
+        from protosphere.studies.long_tail import check_long_tail, paper_accuracy, run_long_tail
+
+        def check(recipe: "Recipe") -> None:
+            check_long_tail(recipe, download=download)
+
+        results: list[_Measured] = []
+        for run in open_runs(
+            targets,
+            out=out,
+            device=device,
+            overrides=overrides or [],
+            checkpoint=checkpoint,
+            download=download,
+            check_recipe=check,
+        ):
+            with progress_bar(f"long tail, {run.path.name}") as progress:
+                rows = run_long_tail(
+                    run,
+                    logit_adjustment=logit_adjustment,
+                    recompute=recompute,
+                    progress=progress,
+                )
+            results.append(
+                _Measured(
+                    str(run.path),
+                    run.recipe.name,
+                    method_of(run),
+                    run.recipe.data.long_tail,
+                    paper_accuracy(run),
+                    rows,
+                )
+            )
+    if as_json:
+        typer.echo(to_json({"runs": [asdict(result) for result in results]}, indent=2))
+    else:
+        _print_results(results)
+
+
+def _print_results(results: Sequence[_Measured]) -> None:
+    """Print one line for each run and classifier."""
+    from protosphere.cli.benchmark_table import number, percent, print_table
+
+    lines: list[list[str]] = []
+    for result in results:
+        rows = {(row.classifier, row.group): row for row in result.rows if row.class_name is None}
+        for name in dict.fromkeys(row.classifier for row in result.rows):
+            overall = rows[name, "all"]
+            cells = [rows.get((name, group)) for group in _GROUPS]
+            lines.append(
+                [
+                    Path(result.run).name,
+                    result.method,
+                    number(result.ratio, digits=3),
+                    _LABELS[name],
+                    *(percent(None if cell is None else cell.accuracy) for cell in cells),
+                    number(result.paper if name == "head" else None),
+                    number(overall.nll, digits=3),
+                    percent(overall.ece),
+                ]
+            )
+    print_table(
+        "Test accuracy in % by the number of training images of a class",
+        ["run", "method", "ratio", "classifier", *_GROUPS, "paper", "NLL", "ECE %"],
+        lines,
+        note="many: more than 100 training images, few: fewer than 20; adjusted: by the class "
+        "frequencies; a calibrated temperature changes probabilities, not accuracy",
+    )
