@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # cache of a few megabytes and for the rounding, enough to keep the multiplication efficient.
 _BLOCK_ROWS = 4096
 _CUDA_BLOCK_ROWS = 1 << 16
+_STRIP_COLUMNS = 128
 
 
 @dataclass(frozen=True)
@@ -198,12 +199,20 @@ def class_scatter(
         deviations = (-references).index_select(0, labels[rows].long()).addcmul_(samples, scales)
         if weights is not None:
             deviations.mul_(weights[rows].to(deviations).sqrt()[:, None])
-        within.add_(deviations.T @ deviations)
+        _add_products(within, deviations)
+    within = within.tril_() + within.tril(-1).T
     # The references are rounded means: the scatter about the means themselves is smaller by the
     # scatter of the difference.
     present = (means.weights > 0).nonzero().flatten()
     offsets = (means.means[present] - references[present]) * means.weights[present, None].sqrt()
     return ClassScatter(means, within.addmm_(offsets.T, offsets, alpha=-1))
+
+
+def _add_products(within: Tensor, deviations: Tensor) -> None:
+    """Add the lower triangle of Dᵀ D, in strips that skip most of the upper one."""
+    for start in range(0, len(within), _STRIP_COLUMNS):
+        end = min(start + _STRIP_COLUMNS, len(within))
+        within[start:end, :end] += deviations[:, start:end].T @ deviations[:, :end]
 
 
 def _blocks(num_samples: int, block_rows: int) -> Iterator[slice]:
