@@ -7,7 +7,7 @@ one evaluation, and the host reads one flag per evaluation and one per iteration
 """
 
 from collections import deque
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -22,6 +22,7 @@ _VALUE_ROUNDING = 1e-9
 _DIAGONAL_ITERATIONS = frozenset({0, 4, 12, 30, 80, 200, 500})
 
 
+@runtime_checkable
 class Objective(Protocol):
     """Convex functions of one row of parameters each, evaluated together."""
 

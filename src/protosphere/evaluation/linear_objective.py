@@ -1,6 +1,7 @@
 """Objectives of linear classifiers in coordinates in which their Hessian is nearly diagonal."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,18 @@ _SMALL_ENTRIES = 2**22
 
 # From logits and the rows that they are of to the loss of each and its derivatives by the logits.
 Loss = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Compute float32 products in float32: no TensorFloat-32, no autocast, no gradients."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True)

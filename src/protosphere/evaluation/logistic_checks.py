@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 
-def check_features(features: Tensor, sample_weight: Tensor | None) -> None:
-    """Raise a ``ValueError`` unless features are finite and weights fit them."""
+def check_features(features: Tensor) -> None:
+    """Raise a ``ValueError`` unless features are finite numbers, one row per sample."""
     if features.ndim != 2 or not features.numel() or not features.is_floating_point():
         raise ValueError(
             "features must be floating-point numbers with one row per sample, got "
@@ -16,17 +16,22 @@ def check_features(features: Tensor, sample_weight: Tensor | None) -> None:
     if not finite.all():
         first = int((~finite).nonzero()[0])
         raise ValueError(f"features must be finite, got NaN or infinity in sample {first}")
-    if sample_weight is not None:
-        if len(sample_weight) != len(features):
-            raise ValueError(
-                f"sample_weight must have one row per sample, {len(features)}; got shape "
-                f"{tuple(sample_weight.shape)}"
-            )
-        if not (sample_weight.isfinite() & (sample_weight >= 0)).all() or not sample_weight.any():
-            raise ValueError(
-                "sample_weight must be finite and not negative, with a positive sum; got values "
-                f"from {float(sample_weight.min()):g} to {float(sample_weight.max()):g}"
-            )
+
+
+def check_weights(sample_weight: Tensor | None, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Raise a ``ValueError`` unless weights are None or valid and of one of the shapes."""
+    if sample_weight is None:
+        return
+    if tuple(sample_weight.shape) not in shapes:
+        expected = " or ".join(map(str, shapes))
+        raise ValueError(
+            f"sample_weight must have shape {expected}, got {tuple(sample_weight.shape)}"
+        )
+    if not (sample_weight.isfinite() & (sample_weight >= 0)).all() or not sample_weight.any():
+        raise ValueError(
+            "sample_weight must be finite and not negative, with a positive sum; got values from "
+            f"{float(sample_weight.min()):g} to {float(sample_weight.max()):g}"
+        )
 
 
 def check_labels(features: Tensor, labels: Tensor, num_classes: int) -> None:
@@ -44,7 +49,7 @@ def check_labels(features: Tensor, labels: Tensor, num_classes: int) -> None:
         )
 
 
-def check_targets(features: Tensor, targets: Tensor, sample_weight: Tensor | None) -> None:
+def check_targets(features: Tensor, targets: Tensor) -> None:
     """Raise a ``ValueError`` unless targets are 0 or 1 for each sample and label."""
     if targets.ndim != 2 or len(targets) != len(features):
         raise ValueError(
@@ -54,11 +59,6 @@ def check_targets(features: Tensor, targets: Tensor, sample_weight: Tensor | Non
     if not ((targets == 0) | (targets == 1)).all():
         raise ValueError(
             f"targets must be 0 or 1, got values from {targets.min()} to {targets.max()}"
-        )
-    if sample_weight is not None and sample_weight.shape[1:] not in ((), targets.shape[1:]):
-        raise ValueError(
-            f"sample_weight must have shape ({len(targets)},) or {tuple(targets.shape)}, got "
-            f"{tuple(sample_weight.shape)}"
         )
 
 

@@ -5,8 +5,7 @@ The objective is Σ_i w_i loss_i + ½ l2 ‖weight‖², the bias free: scikit-l
 penalty λ of the mean loss, (Σ_i w_i loss_i) / n + ½ λ ‖weight‖², is l2 = n·λ.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -21,6 +20,7 @@ from protosphere.evaluation.linear_objective import (
     LinearObjective,
     Loss,
     binary_loss,
+    full_precision,
     principal_coordinates,
     softmax_loss,
 )
@@ -29,6 +29,7 @@ from protosphere.evaluation.logistic_checks import (
     check_labels,
     check_settings,
     check_targets,
+    check_weights,
 )
 
 _TOL = 1e-4
@@ -96,12 +97,16 @@ class _Problem(NamedTuple):
             tol=tol,
             max_iter=max_iter,
         )
-        parameters = found.point.view_as(start)
+        parameters, loss = found.point.view_as(start), found.values.sum()
+        if self.kind == "softmax":
+            # A softmax does not see what its classes have in common, but the penalty does.
+            common = parameters.mean(0)
+            parameters = parameters - common
+            common_weight = common[:-1] / self.coordinates.scale
+            loss -= l2 / 2 * num_outputs * common_weight.square().sum()
         weight, bias = self.coordinates.to_features(parameters)
         if self.kind == "sigmoid":
             weight, bias = torch.cat([-weight, weight]) / 2, torch.cat([-bias, bias]) / 2
-        elif self.kind == "softmax":
-            bias = bias - bias.mean()  # a softmax does not see the mean
         all_weight = weight.new_zeros((len(self.other_bias), weight.shape[1]))
         all_weight[self.classes] = weight
         all_bias = self.other_bias.clone()
@@ -110,7 +115,7 @@ class _Problem(NamedTuple):
             weight=all_weight.to(self.dtype),
             bias=all_bias.to(self.dtype),
             l2=l2,
-            loss=float(found.values.sum()),
+            loss=float(loss),
             iterations=found.iterations,
             converged=bool(found.converged.all()),
         )
@@ -220,10 +225,11 @@ def fit_regularization_path(
     Raises:
         ValueError: Shapes, labels, weights or settings are invalid, or features are not finite.
     """
-    check_features(features, sample_weight)
+    check_features(features)
     check_labels(features, labels, num_classes)
+    check_weights(sample_weight, [tuple(labels.shape)])
     check_settings(grid, tol, max_iter)
-    with _full_precision(features.device):
+    with full_precision(features.device):
         problem = _softmax_problem(features.detach(), labels, num_classes, sample_weight)
         return _fit_path(problem, grid, init, tol, max_iter, progress)
 
@@ -304,10 +310,11 @@ def fit_one_vs_rest_path(
     Raises:
         ValueError: Shapes, targets, weights or settings are invalid, or features are not finite.
     """
-    check_features(features, sample_weight)
-    check_targets(features, targets, sample_weight)
+    check_features(features)
+    check_targets(features, targets)
+    check_weights(sample_weight, [(len(features),), tuple(targets.shape)])
     check_settings(grid, tol, max_iter)
-    with _full_precision(features.device):
+    with full_precision(features.device):
         problem = _one_vs_rest_problem(features.detach(), targets, sample_weight)
         return _fit_path(problem, grid, init, tol, max_iter, progress)
 
@@ -381,15 +388,3 @@ def _one_vs_rest_problem(
 
 def _result_dtype(features: Tensor) -> torch.dtype:
     return torch.float64 if features.dtype == torch.float64 else torch.float32
-
-
-@contextmanager
-def _full_precision(device: torch.device) -> Iterator[None]:
-    """Compute float32 products in float32: no TensorFloat-32, no autocast, no gradients."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
