@@ -105,16 +105,12 @@ def _line_blur(image: Array, degrees: float, radius: float, sigma: float) -> Arr
     weights = np.array([math.exp(-(i * i) / (2 * sigma**2)) for i in taps])
     weights /= weights.sum()
     angle = math.radians(degrees)
-    shifts = [
-        (math.ceil(i * math.sin(angle) - 0.5), math.ceil(i * math.cos(angle) - 0.5)) for i in taps
-    ]
     blurred = np.zeros(image.shape)
-    for y in range(height):
-        for x in range(width):
-            for weight, (down, right) in zip(weights, shifts, strict=True):
-                row = min(max(y + down, 0), height - 1)
-                column = min(max(x + right, 0), width - 1)
-                blurred[y, x] += weight * image[row, column]
+    for i in taps:
+        rows = np.arange(height) + math.ceil(i * math.sin(angle) - 0.5)
+        columns = np.arange(width) + math.ceil(i * math.cos(angle) - 0.5)
+        place = np.ix_(rows.clip(0, height - 1), columns.clip(0, width - 1))
+        blurred += weights[i] * image[place]
     return np.round(blurred).astype(np.uint8)
 
 
