@@ -119,7 +119,7 @@ def _print_results(results: Sequence[_Measured]) -> None:
                 [
                     Path(result.run).name,
                     result.method,
-                    number(result.ratio, digits=3),
+                    "–" if result.ratio is None else f"{result.ratio:g}",
                     _LABELS[name],
                     *(percent(None if cell is None else cell.accuracy) for cell in cells),
                     number(result.paper if name == "head" else None),
