@@ -1,7 +1,7 @@
 """Images from any source, and the features of a run for them."""
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +64,20 @@ def load_source(source: str, *, root: Path | str = "data", download: bool = Fals
         f"a source of images must be one of {', '.join(TRANSFER_SETS)}, a folder or an .npz file; "
         f"got {source!r}{hint}"
     )
+
+
+def image_digest(images: Split) -> str:
+    """Return a digest of images without their labels and class names.
+
+    Args:
+        images: Images in memory or on disk.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    assert isinstance(images, ImageSet | ImageFiles)
+    labels = torch.zeros_like(images.labels)
+    return replace(images, labels=labels, class_names=()).fingerprint()
 
 
 def encode_split(

@@ -15,7 +15,7 @@ from protosphere.recipes.build import EvaluationSplit
 from protosphere.recipes.loading import Run
 from protosphere.runs.results import ResultFile
 from protosphere.studies.common import run_settings
-from protosphere.studies.data_sources import ImageSource, encode_split
+from protosphere.studies.data_sources import ImageSource, encode_split, image_digest
 from protosphere.studies.progress import split_progress
 
 _LOG = logging.getLogger("protosphere")
@@ -27,7 +27,7 @@ class OodRow:
 
     Attributes:
         against: Name of the source of the other images.
-        fingerprint: Fingerprint of the other images.
+        fingerprint: Digest of the other images.
         score: Name of the score.
         auroc: Area under the ROC curve; None if the score has no value.
         fpr95: Fraction of the other images that is accepted where 95 % of the run's are.
@@ -83,14 +83,14 @@ def run_ood(
         ValueError: A source is the images of the run themselves.
     """
     dataset = run.dataset(split)
-    known_fingerprint = dataset.test.fingerprint()
+    known_fingerprint = image_digest(dataset.test)
     settings: dict[str, Any] = run_settings(run) | {
         "known": known_fingerprint,
         "split": split,
         "num_neighbors": num_neighbors,
         "shrinkage": shrinkage,
     }
-    fingerprints = [source.images.fingerprint() for source in sources]
+    fingerprints = [image_digest(source.images) for source in sources]
     for source, fingerprint in zip(sources, fingerprints, strict=True):
         if fingerprint == known_fingerprint:
             raise ValueError(
