@@ -68,10 +68,10 @@ def commit() -> str:
     return completed.stdout.strip() or "unknown"
 
 
-class _PeakMemory:
+class PeakMemory:
     """Context manager: peak memory of a block beyond what was in use before it."""
 
-    def __enter__(self) -> "_PeakMemory":
+    def __enter__(self) -> "PeakMemory":
         gc.collect()
         self.bytes = 0
         if torch.cuda.is_available():
@@ -105,7 +105,7 @@ def _measure(case: Case, repeats: int) -> dict[str, float]:
     step()  # The first step also pays for starting threads and loading libraries.
     memory = []
     for _ in range(3):
-        with _PeakMemory() as peak:
+        with PeakMemory() as peak:
             step()
         memory.append(peak.bytes)
     # Short steps are repeated for a quarter of a second, above the noise of clock and scheduler.
