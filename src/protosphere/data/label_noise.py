@@ -9,6 +9,7 @@ from jaxtyping import Integer
 from torch import Tensor
 
 from protosphere.data.class_groups import CIFAR100_SUPERCLASSES, relabel
+from protosphere.data.imbalance import class_counts
 from protosphere.data.sampling import derive_seed
 from protosphere.data.splits import DataError, Split
 
@@ -83,9 +84,9 @@ def noisy_labels(
     if flips is None:
         flips = [(index + 1) % num_classes for index in range(num_classes)]
     exact = Fraction(repr(float(fraction)))
-    original, noisy = labels.cpu(), labels.cpu().clone()
-    for index in range(num_classes):
-        members = torch.nonzero(original == index).flatten()
+    noisy = labels.cpu().clone()
+    counts = class_counts(labels, num_classes).tolist()
+    for index, members in enumerate(noisy.argsort(stable=True).split(counts)):
         generator = torch.Generator().manual_seed(derive_seed("label noise", seed, index))
         order = torch.randperm(len(members), generator=generator)
         count = max(0, min(round(exact * len(members)), len(members) - 1))

@@ -49,19 +49,19 @@ def long_tail_counts(largest: int, num_classes: int, ratio: float) -> list[int]:
     if not 0 < ratio <= 1:
         raise DataError(f"ratio must be greater than 0 and at most 1, got {ratio}")
     exact = Fraction(repr(float(ratio)))
+    if exact == 1:
+        return [largest] * num_classes
     return [_floor(largest, exact, index, num_classes - 1) for index in range(num_classes)]
 
 
 def _floor(largest: int, ratio: Fraction, index: int, last: int) -> int:
     """Return the largest n with n^last <= largest^last * ratio^index."""
-    bound = largest**last * ratio.numerator**index
-    scale = ratio.denominator**index
-    count = int(largest * float(ratio) ** (index / last))
-    while (count + 1) ** last * scale <= bound:
-        count += 1
-    while count**last * scale > bound:
-        count -= 1
-    return count
+    value = largest * float(ratio) ** (index / last)
+    nearest = round(value)
+    if abs(value - nearest) > 1e-9 * value:
+        return int(value)  # Rounding errors are far smaller than the distance to a whole number.
+    reaches = nearest**last * ratio.denominator**index <= largest**last * ratio.numerator**index
+    return nearest if reaches else nearest - 1
 
 
 def long_tail_indices(
@@ -99,10 +99,9 @@ def long_tail_indices(
             f"every class of a long tail must have an image; with ratio {ratio:g} of "
             f"{max(available)} images, class {counts.index(0)} has none"
         )
-    labels = labels.cpu()
+    members_of = labels.cpu().argsort(stable=True).split(available)
     chosen = []
-    for index, count in enumerate(counts):
-        members = torch.nonzero(labels == index).flatten()
+    for index, (members, count) in enumerate(zip(members_of, counts, strict=True)):
         generator = torch.Generator().manual_seed(derive_seed("long tail", seed, index))
         chosen.append(members[torch.randperm(len(members), generator=generator)[:count]])
     return torch.cat(chosen).sort().values
