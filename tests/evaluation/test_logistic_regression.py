@@ -303,11 +303,9 @@ def test_products_are_in_full_precision_and_the_setting_returns() -> None:
     ],
 )
 def test_wrong_input_is_one_sentence(changes: dict[str, Any], message: str) -> None:
-    arguments = {"features": torch.rand(3, 1), "labels": torch.arange(3), "l2": 1.0} | changes
+    arguments: dict[str, Any] = {"features": torch.rand(3, 1), "labels": torch.arange(3)}
     with pytest.raises(ValueError, match=message):
-        fit_logistic_regression(
-            arguments.pop("features"), arguments.pop("labels"), num_classes=3, **arguments
-        )
+        fit_logistic_regression(**arguments | {"num_classes": 3, "l2": 1.0} | changes)
 
 
 @pytest.mark.bad_input

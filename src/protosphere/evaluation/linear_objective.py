@@ -71,7 +71,7 @@ class Coordinates:
 
 def _blocks(num_rows: int, width: int, device: torch.device) -> Iterator[slice]:
     entries = _BLOCK_ENTRIES[device.type]
-    rows = max(1, entries // max(width, 1))
+    rows = max(1, entries // width)
     return (slice(start, min(start + rows, num_rows)) for start in range(0, num_rows, rows))
 
 
@@ -233,5 +233,6 @@ class LinearObjective:
         samples = self.coordinates.values
         parameters = point.view(self.num_outputs, -1).to(samples.dtype)
         weight, bias = parameters[:, :-1].T.contiguous(), parameters[:, -1].contiguous()
-        for block in _blocks(len(samples), self.num_outputs, samples.device):
+        width = max(self.num_outputs, samples.shape[1])
+        for block in _blocks(len(samples), width, samples.device):
             yield block, *self.loss(torch.addmm(bias, samples[block], weight), block)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from protosphere.data.progress import Progress, no_progress
+from protosphere.evaluation.inference import measuring_device
 from protosphere.evaluation.lbfgs import minimize
 from protosphere.evaluation.linear_objective import (
     Coordinates,
@@ -128,7 +129,8 @@ class _Problem(NamedTuple):
             raise ValueError(
                 f"init must have a weight of shape {expected}, got {tuple(init.weight.shape)}"
             )
-        weight, bias = init.weight[self.classes].double(), init.bias[self.classes].double()
+        weight = init.weight.to(self.prior)[self.classes]
+        bias = init.bias.to(self.prior)[self.classes]
         if self.kind == "sigmoid":
             weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
         parameters = self.coordinates.from_features(weight, bias)
@@ -229,8 +231,9 @@ def fit_regularization_path(
     check_labels(features, labels, num_classes)
     check_weights(sample_weight, [tuple(labels.shape)])
     check_settings(grid, tol, max_iter)
+    features = features.detach().to(measuring_device(features.device))
     with full_precision(features.device):
-        problem = _softmax_problem(features.detach(), labels, num_classes, sample_weight)
+        problem = _softmax_problem(features, labels, num_classes, sample_weight)
         return _fit_path(problem, grid, init, tol, max_iter, progress)
 
 
@@ -314,8 +317,9 @@ def fit_one_vs_rest_path(
     check_targets(features, targets)
     check_weights(sample_weight, [(len(features),), tuple(targets.shape)])
     check_settings(grid, tol, max_iter)
+    features = features.detach().to(measuring_device(features.device))
     with full_precision(features.device):
-        problem = _one_vs_rest_problem(features.detach(), targets, sample_weight)
+        problem = _one_vs_rest_problem(features, targets, sample_weight)
         return _fit_path(problem, grid, init, tol, max_iter, progress)
 
 

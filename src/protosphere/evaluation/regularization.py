@@ -12,6 +12,7 @@ from protosphere.evaluation.average_precision import (
     mean_average_precision,
     mean_per_class_accuracy,
 )
+from protosphere.evaluation.logistic_checks import check_features, check_labels, check_targets
 from protosphere.evaluation.logistic_regression import (
     LogisticRegressionFit,
     fit_logistic_regression,
@@ -20,9 +21,10 @@ from protosphere.evaluation.logistic_regression import (
     fit_regularization_path,
 )
 
-Labeled: TypeAlias = tuple[Float[Tensor, "samples dim"], Integer[Tensor, "samples"]]
+# The splits have different numbers of samples.
+Labeled: TypeAlias = tuple[Float[Tensor, "_ dim"], Integer[Tensor, "_"]]
 MultiLabeled: TypeAlias = tuple[
-    Float[Tensor, "samples dim"], Bool[Tensor, "samples labels"] | Integer[Tensor, "samples labels"]
+    Float[Tensor, "_ dim"], Bool[Tensor, "_ labels"] | Integer[Tensor, "_ labels"]
 ]
 Criterion = Literal["accuracy", "mean_per_class_accuracy"]
 
@@ -106,6 +108,8 @@ def choose_regularization(
     >>> choice.l2, choice.scores
     (10.0, (1.0, 1.0, 1.0))
     """
+    _check_validation(train[0], validation[0])
+    check_labels(*validation, num_classes)
     path = fit_regularization_path(
         *train,
         num_classes=num_classes,
@@ -163,6 +167,8 @@ def choose_one_vs_rest(
     """
     weight = None if ignore is None else (~ignore).float()
     num_train = len(train[0])
+    _check_validation(train[0], validation[0])
+    check_targets(*validation)
     path = fit_one_vs_rest_path(
         *train,
         grid=grid,
@@ -187,6 +193,16 @@ def choose_one_vs_rest(
         )
 
     return _choose(path, score, refit, progress)
+
+
+def _check_validation(train: Tensor, validation: Tensor) -> None:
+    # Before the fits on the training split, which may take long.
+    check_features(validation)
+    if train.shape[1:] != validation.shape[1:]:
+        raise ValueError(
+            "training and validation features must have the same dimension, got shapes "
+            f"{tuple(train.shape)} and {tuple(validation.shape)}"
+        )
 
 
 def _choose(
