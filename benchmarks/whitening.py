@@ -20,9 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Everything here runs on the CPU, so that memory is memory of the machine.
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
-
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -202,6 +199,8 @@ def _measure_apart(name: str, source: str) -> dict[str, Any]:
 
 def main() -> None:
     """Measure all classifiers on all sets of features and write ``results/whitening.json``."""
+    # Everything runs on the CPU, also in the processes of the cases: memory is that of the machine.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     parser = argparse.ArgumentParser(description="Benchmark whitening.")
     parser.add_argument("--features", nargs="*", default=[], metavar="NAME=FILE.npz")
     parser.add_argument("--only", default="", help="classifiers whose name contains this text")

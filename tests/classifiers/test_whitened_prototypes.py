@@ -229,7 +229,7 @@ def test_accuracy_on_digits() -> None:
     ("call", "message"),
     [
         (
-            lambda x, y: PrototypeClassifier(whitening="full").fit(x, y),
+            lambda x, y: shrunk().set_params(whitening="full").fit(x, y),
             "whitening must be 'none' or 'shrunk', got 'full'",
         ),
         (
@@ -251,7 +251,7 @@ def test_accuracy_on_digits() -> None:
             "whitening='shrunk' must be set before fitting",
         ),
         (
-            lambda x, y: shrunk(shrinkage=0).fit(x[:6], y[:6]).predict(x),
+            lambda x, y: shrunk(shrinkage=0.0).fit(x[:6], y[:6]).predict(x),
             r"shrinkage must be larger for a singular within-class covariance",
         ),
     ],

@@ -1,5 +1,7 @@
 """Scatter and whitened class means against loops and scikit-learn; merging, few samples."""
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +23,7 @@ from protosphere.classifiers import (
 )
 
 NUM_CLASSES, DIM = 4, 5
+Rule = Literal["cosine", "nearest"]
 
 
 def samples(num_samples: int = 60, *, seed: int = 0, offset: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -87,6 +90,16 @@ def test_the_scatter_matches_a_loop_over_samples(dtype: torch.dtype) -> None:
         assert found.degrees == plain.sum() - NUM_CLASSES
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_strips_of_columns_add_up(dtype: torch.dtype) -> None:
+    features = torch.randn(40, 300, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    labels = torch.arange(40) % 3
+    found = class_scatter(features, labels, num_classes=3).within
+    expected = scatter_by_loops(features, labels, torch.ones(40))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    assert torch.equal(found, found.T)
+
+
 def test_blocks_of_rows_add_up() -> None:
     features, labels = samples(10_000)
     found = class_scatter(features, labels, num_classes=NUM_CLASSES)
@@ -135,7 +148,7 @@ def test_selected_classes_keep_the_scatter_of_all() -> None:
 @pytest.mark.parametrize("rule", ["cosine", "nearest"])
 @pytest.mark.parametrize("shrinkage", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_scores_match_their_definition(rule: str, shrinkage: float, dtype: torch.dtype) -> None:
+def test_scores_match_their_definition(rule: Rule, shrinkage: float, dtype: torch.dtype) -> None:
     features, labels = samples()
     queries, _ = samples(20, seed=5)
     classifier = whitened_class_means(
@@ -152,7 +165,7 @@ def test_scores_match_their_definition(rule: str, shrinkage: float, dtype: torch
 def test_the_whitened_covariance_is_the_identity() -> None:
     features, labels = samples(400)
     scatter = class_scatter(features.double(), labels, num_classes=NUM_CLASSES)
-    whitening = Whitening.from_scatter(scatter, shrinkage=0)
+    whitening = Whitening.from_scatter(scatter, shrinkage=0.0)
     whitened = whitening.apply(features.double())
     assert whitened.mean(0).abs().max() < 1e-10
     deviations = torch.cat(
@@ -178,7 +191,8 @@ def test_the_nearest_rule_is_linear_discriminant_analysis() -> None:
 def test_classes_without_samples_are_never_predicted() -> None:
     features, labels = samples()
     classifier = whitened_class_means(features, labels * 2, num_classes=9)
-    for rule in ("cosine", "nearest"):
+    rules: tuple[Rule, ...] = ("cosine", "nearest")
+    for rule in rules:
         scores = classifier.scores(features, rule=rule)
         assert (scores[:, 1::2] == -torch.inf).all()
         assert scores[:, :8:2].isfinite().all()
@@ -213,7 +227,7 @@ def test_more_dimensions_than_samples() -> None:
     queries = centers[labels] + 0.5 * torch.randn(30, 200, generator=generator)
     assert (classifier.predict(queries) == labels).all()
     with pytest.raises(ValueError, match=r"\(27 degrees of freedom in 200 dimensions\), got 0"):
-        whitened_class_means(features, labels, num_classes=3, shrinkage=0)
+        whitened_class_means(features, labels, num_classes=3, shrinkage=0.0)
 
 
 def test_a_large_offset_costs_little_precision() -> None:
