@@ -49,7 +49,7 @@ def test_noise_is_nested_over_fractions_and_depends_on_the_seed() -> None:
     assert not torch.equal(few, other)
 
 
-@pytest.mark.parametrize("sizes", [[1, 1], [2, 1, 3], [5, 0, 4]])
+@pytest.mark.parametrize("sizes", [[1, 3], [2, 1, 3], [5, 0, 4]])
 def test_every_class_keeps_a_correct_label(sizes: list[int]) -> None:
     labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     noisy = noisy_labels(labels, num_classes=len(sizes), name="symmetric", fraction=0.9)
@@ -125,6 +125,8 @@ def test_wrong_arguments_are_refused() -> None:
     for fraction in (0.0, 1.0, -0.2, math.nan):
         with pytest.raises(DataError, match="fraction must be greater than 0 and less than 1"):
             noisy_labels(labels, num_classes=3, name="symmetric", fraction=fraction)
+    with pytest.raises(DataError, match=r"fraction 0\.9 of 1 images in the largest class changes"):
+        noisy_labels(labels, num_classes=3, name="symmetric", fraction=0.9)
     with pytest.raises(DataError, match="one of symmetric, asymmetric; got 'pair'"):
         noisy_labels(labels, num_classes=3, name="pair", fraction=0.1)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="at least 2 classes, got 1"):

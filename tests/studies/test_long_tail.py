@@ -1,8 +1,8 @@
 """The long-tail study on digits: its numbers against loops, its file, and wrong input."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -61,10 +61,7 @@ def _predictions(run: Run) -> dict[str, np.ndarray]:
     """Predictions for the test images, by ways that share little with the study."""
     test: Any = run.dataset("test").test
     head = run.predict(test.images).classes.numpy()
-    features = {
-        split: run.features(split).features
-        for split in ("train", "test")
-    }
+    features = {split: run.features(split).features for split in ("train", "test")}
     unit = {split: unit_rows(np.asarray(one, np.float64)) for split, one in features.items()}
     labels = np.asarray(run.features("train").labels)
     means = unit_rows(np.stack([unit["train"][labels == one].mean(0) for one in range(10)]))
@@ -170,30 +167,27 @@ def test_a_group_without_classes_has_no_row(train_run: Train) -> None:
     assert "logit_adjusted_head" not in {row.classifier for row in rows}
 
 
-def _fake(source: str, loss: str, ratio: float | None, num_classes: int, **data: Any) -> Any:
-    settings = SimpleNamespace(
-        source=source, long_tail=ratio, **{"class_groups": None, "label_noise": None} | data
-    )
-    recipe = SimpleNamespace(
-        name=f"cifar100-lt-{loss}", data=settings, loss=SimpleNamespace(name=loss)
-    )
-    return SimpleNamespace(recipe=recipe, class_names=("",) * num_classes)
+def test_numbers_of_the_paper(run: Run) -> None:
+    def paper(name: str, *overrides: str, num_classes: int) -> float | None:
+        recipe = apply_overrides(catalog.get_recipe(name), overrides)
+        names = tuple(str(index) for index in range(num_classes))
+        return paper_accuracy(replace(run, recipe=recipe, class_names=names))
 
-
-def test_numbers_of_the_paper() -> None:
-    assert paper_accuracy(_fake("cifar100", "nonl", 0.01, 100)) == 40.0
-    assert paper_accuracy(_fake("cifar10", "etf-dr", 0.1, 10)) == 88.0
-    assert paper_accuracy(_fake("arrays", "ntce", 0.02, 100)) == 43.7
-    for other in (
-        _fake("cifar100", "nonl", 0.05, 100),
-        _fake("cifar100", "nonl", None, 100),
-        _fake("cifar100", "scl", 0.01, 100),
-        _fake("cifar100", "ce", 0.01, 20, class_groups="cifar100-superclasses"),
-        _fake("digits", "ce", 0.01, 10),
-        _fake("arrays", "ce", 0.01, 10),
-        _fake("cifar100", "ce", 0.01, 100, label_noise=object()),
+    arrays = ("data.source=arrays", "data.path=cifar100.npz")
+    assert paper("cifar100-lt-nonl", num_classes=100) == 40.0
+    assert paper("cifar10-lt-etf-dr", "data.long_tail=0.1", num_classes=10) == 88.0
+    assert paper("cifar100-lt-ntce", "data.long_tail=0.02", *arrays, num_classes=100) == 43.7
+    for override in (
+        "data.long_tail=0.05",
+        "data.long_tail=null",
+        "loss.name=scl",
+        "data.label_noise={name: symmetric, fraction: 0.2}",
+        "data.source=digits",
     ):
-        assert paper_accuracy(other) is None
+        assert paper("cifar100-lt-nonl", override, num_classes=100) is None
+    groups = "data.class_groups=cifar100-superclasses"
+    assert paper("cifar100-lt-nonl", groups, num_classes=20) is None
+    assert paper("cifar100-lt-nonl", *arrays, num_classes=10) is None
 
 
 @pytest.mark.bad_input

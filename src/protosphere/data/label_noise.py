@@ -64,7 +64,8 @@ def noisy_labels(
         The labels with noise, on the device of the labels.
 
     Raises:
-        DataError: An argument is out of its range.
+        DataError: An argument is out of its range, or the classes are so small that no label
+            changes.
 
     >>> labels = torch.zeros(10, dtype=torch.long)
     >>> noisy_labels(labels, num_classes=3, name="asymmetric", fraction=0.2).bincount()
@@ -96,6 +97,11 @@ def noisy_labels(
         else:
             wrong = torch.full((len(members),), flips[index])
         noisy[members[order[:count]]] = wrong[:count].to(noisy.dtype)
+    if torch.equal(noisy, labels.cpu()):
+        raise DataError(
+            f"label noise must change some labels; fraction {fraction:g} of {max(counts)} images "
+            "in the largest class changes none"
+        )
     return noisy.to(labels.device)
 
 
