@@ -56,7 +56,7 @@ def long_tail_counts(largest: int, num_classes: int, ratio: float) -> list[int]:
 
 def _floor(largest: int, ratio: Fraction, index: int, last: int) -> int:
     """Return the largest n with n^last <= largest^last * ratio^index."""
-    value = largest * float(ratio) ** (index / last)
+    value: float = largest * float(ratio) ** (index / last)
     nearest = round(value)
     if abs(value - nearest) > 1e-9 * value:
         return int(value)  # Rounding errors are far smaller than the distance to a whole number.
