@@ -111,7 +111,7 @@ def test_the_result_and_the_curves_are_in_the_run_folder(nonl: Path, ce: Path) -
     curves = read_result(nonl / "benchmarks/convergence_curves.json", CurveRow).rows
     assert len(curves) == 5 * 100
     assert [(one.epoch, one.value) for one in curves[:100]] == NONL["weight_instance_alignment"]
-    assert curves[50].average == pytest.approx(math.exp(-1))
+    assert curves[50].moving_average == pytest.approx(math.exp(-1))
     # Without a baseline only the first part is there, and the file says so.
     alone = run_convergence(read_log(nonl))
     assert [row.percent_to_collapse for row in alone] == [row.percent_to_collapse for row in rows]

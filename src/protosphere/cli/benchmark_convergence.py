@@ -71,12 +71,12 @@ def convergence(
             check_new_file("--plot", plot, suffixes=PLOT_SUFFIXES, overwrite=overwrite)
             import_matplotlib()
         reference = None if baseline is None else read_log(baseline)
-        logs = [read_log(path) for path in dict.fromkeys(runs)]
+        logs = [read_log(path) for path in {path.resolve(): path for path in runs}.values()]
         if reference is not None:
             for log in logs:
                 check_baseline(log, reference)
-            if reference.path not in {log.path for log in logs}:
-                logs.append(reference)
+            logs = [log for log in logs if log.path.resolve() != reference.path.resolve()]
+            logs.append(reference)
         results = {
             str(log.path): run_convergence(log, baseline=reference, recompute=recompute)
             for log in logs
@@ -126,7 +126,7 @@ def _print(
             first.append(["  paper", "", *(_text(row.paper_percent_to_collapse) for row in rows)])
         if baseline is None:
             continue
-        if log.path == baseline.path:
+        if log is baseline:
             values = [row.baseline_percent_of_run for row in rows]
             second.append([f"{name}, % of its run", log.method, *map(_text, values)])
             continue

@@ -129,13 +129,13 @@ class CurveRow:
         metric: Name of the metric.
         epoch: Epoch of the evaluation.
         value: Value of the metric on the training images.
-        average: Its moving average, with a time constant of 1 % of the run.
+        moving_average: Moving average of the values, with a time constant of 1 % of the run.
     """
 
     metric: str
     epoch: float
     value: float
-    average: float
+    moving_average: float
 
 
 def read_log(path: Path | str) -> TrainingLog:

@@ -78,7 +78,7 @@ def _draw_curve(axes: Any, name: str, points: Sequence[CurveRow], row: Convergen
         return
     length = points[-1].epoch
     times = [100 * point.epoch / length for point in points]
-    averages = [point.average for point in points]
+    averages = [point.moving_average for point in points]
     (line,) = axes.plot(times, averages, label=name, linewidth=1.2)
     axes.plot(times, [point.value for point in points], color=line.get_color(), alpha=0.3)
     reached = row.percent_to_collapse
