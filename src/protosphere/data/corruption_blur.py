@@ -10,8 +10,8 @@ from torch import Tensor
 
 from protosphere.data.corruption_filters import (
     Levels,
+    LinearMap,
     Values,
-    apply_matrices,
     border_index,
     filter_matrix,
     gaussian_filter,
@@ -36,16 +36,19 @@ def defocus_blur(levels: Levels, radius: float, antialias: float) -> Levels:
         radius: Radius of the disk.
         antialias: Deviation of the Gaussian that blurs the disk.
     """
+    return to_levels(_defocus_map(*levels.shape[2:], radius, antialias)(to_values(levels)))
+
+
+@lru_cache(maxsize=5)
+def _defocus_map(height: int, width: int, radius: float, antialias: float) -> LinearMap:
     kernel = disk(radius, antialias)
-    height, width = levels.shape[2:]
-    used = kernel.any(1).nonzero().squeeze(1).tolist()
     center = len(kernel) // 2
-    shifts = torch.eye(height, dtype=torch.float64)
-    rows = [
-        shifts[border_index(torch.arange(height) + row - center, height, "mirror")] for row in used
-    ]
+    used = kernel.any(1).nonzero().squeeze(1).tolist()
+    lines = torch.eye(height, dtype=torch.float64)
+    y = torch.arange(height)
+    rows = [lines[border_index(y + row - center, height, "mirror")] for row in used]
     columns = [filter_matrix(kernel[row], width, "mirror") for row in used]
-    return to_levels(apply_matrices(to_values(levels), torch.stack(rows), torch.stack(columns)))
+    return LinearMap(torch.stack(rows), torch.stack(columns))
 
 
 @lru_cache(maxsize=16)
@@ -66,16 +69,19 @@ def zoom_blur(levels: Levels, stop: float, step: float) -> Levels:
         stop: End of the factors, as ``numpy.arange`` has it.
         step: Distance of two factors.
     """
-    height, width = levels.shape[2:]
+    return to_levels(_zoom_map(*levels.shape[2:], stop, step)(to_values(levels)))
+
+
+@lru_cache(maxsize=5)
+def _zoom_map(height: int, width: int, stop: float, step: float) -> LinearMap:
     factors = np.arange(1, stop, step).tolist()
     rows, columns = (
         torch.stack(
-            [torch.eye(size, dtype=torch.float64)] + [zoom_matrix(size, f) for f in factors]
+            [torch.eye(size, dtype=torch.float64), *(zoom_matrix(size, f) for f in factors)]
         )
         for size in (height, width)
     )
-    summed = apply_matrices(to_values(levels), rows, columns)
-    return to_levels(summed.div_(len(factors) + 1))
+    return LinearMap(rows / len(rows), columns)
 
 
 def motion_blur(levels: Levels, random: RandomNumbers, radius: int, sigma: float) -> Levels:
@@ -177,4 +183,4 @@ def copied_from(
 def magnify(values: Values, factor: float) -> Values:
     """Magnify the centers of images by bilinear interpolation, at the same size."""
     rows, columns = (zoom_matrix(size, factor)[None] for size in values.shape[2:])
-    return apply_matrices(values, rows, columns)
+    return LinearMap(rows, columns)(values)

@@ -4,7 +4,8 @@ All of them compute in float64, so that CPU and GPU agree and no TF32 multiplica
 """
 
 import math
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import torch
@@ -17,6 +18,8 @@ Border = Literal["nearest", "reflect", "mirror"]
 
 # A level that is reached up to rounding counts as reached, or truncation would take one off.
 _ROUNDING = 1e-6
+# Number of pixels up to which a map with several terms is one matrix.
+_LARGEST_DENSE = 40 * 40
 
 
 def to_values(levels: Levels) -> Values:
@@ -90,29 +93,38 @@ def gaussian_filter(
 ) -> Values:
     """Blur images with a Gaussian, as scipy's and scikit-image's filters of that name do."""
     rows, columns = (gaussian_matrix(s, sigma, border, truncate) for s in values.shape[2:])
-    return apply_matrices(values, rows[None], columns[None])
+    return LinearMap(rows[None], columns[None])(values)
 
 
-def apply_matrices(
-    values: Values,
-    rows: Float64[Tensor, "terms new_height height"],
-    columns: Float64[Tensor, "terms new_width width"],
-) -> Float64[Tensor, "images channels new_height new_width"]:
-    """Return Σ_k R_k X C_kᵀ for every channel X.
+@dataclass(frozen=True, eq=False)
+class LinearMap:
+    """The map X ↦ Σ_k R_k X C_kᵀ of every channel X of an image.
 
-    Args:
-        values: Images.
-        rows: Matrices R_k on the rows of an image.
-        columns: Matrices C_k on its columns.
+    Attributes:
+        rows: Matrices R_k on the rows.
+        columns: Matrices C_k on the columns.
     """
-    images, channels, height, width = values.shape
-    terms, new_height, new_width = len(rows), rows.shape[1], columns.shape[1]
-    rows, columns = rows.to(values.device), columns.to(values.device)
-    wide = columns.reshape(terms * new_width, width)
-    mixed = (values.reshape(-1, width) @ wide.T).view(-1, height, terms, new_width)
-    tall = rows.transpose(0, 1).reshape(new_height, terms * height)
-    mixed = mixed.transpose(1, 2).reshape(-1, terms * height, new_width)
-    return torch.matmul(tall, mixed).view(images, channels, new_height, new_width)
+
+    rows: Float64[Tensor, "terms height height"]
+    columns: Float64[Tensor, "terms width width"]
+
+    def __call__(self, values: Values) -> Values:
+        """Apply the map to images."""
+        if len(self.rows) > 1 and values[0, 0].numel() <= _LARGEST_DENSE:
+            return (values.flatten(2) @ self.dense.to(values.device).T).view_as(values)
+        planes = values.flatten(0, 1)
+        total = torch.zeros_like(planes)
+        for row, column in zip(self.rows, self.columns, strict=True):
+            left = row.to(values.device).expand(len(planes), -1, -1)
+            total.baddbmm_(left, planes @ column.to(values.device).T)
+        return total.view_as(values)
+
+    @cached_property
+    def dense(self) -> Float64[Tensor, "pixels pixels"]:
+        """The map as one matrix: for small images one large product is the fastest."""
+        return torch.einsum("kab,kcd->acbd", self.rows, self.columns).reshape(
+            self.rows.shape[1] * self.columns.shape[1], -1
+        )
 
 
 @lru_cache(maxsize=256)
