@@ -182,7 +182,10 @@ def test_the_nearest_rule_is_linear_discriminant_analysis() -> None:
     lda = LinearDiscriminantAnalysis(solver="lsqr", priors=np.full(10, 0.1))
     expected = lda.fit(data[:1200], target[:1200]).predict(data[1200:])
     classifier = whitened_class_means(
-        torch.from_numpy(data[:1200]), torch.from_numpy(target[:1200]), num_classes=10, shrinkage=0
+        torch.from_numpy(data[:1200]),
+        torch.from_numpy(target[:1200]),
+        num_classes=10,
+        shrinkage=0.0,
     )
     found = classifier.predict(torch.from_numpy(data[1200:]), rule="nearest")
     assert (found.numpy() == expected).mean() > 0.995
@@ -247,6 +250,19 @@ def test_invalid_shrinkage_is_refused(shrinkage: float) -> None:
     message = f"shrinkage must be 'auto' or a number between 0 and 1, got {shrinkage!r}"
     with pytest.raises(ValueError, match=message):
         WhitenedClassMeans.from_scatter(scatter, shrinkage=shrinkage)
+
+
+@pytest.mark.bad_input
+def test_weights_that_do_not_count_as_samples_are_refused() -> None:
+    features, labels = samples()
+    weights = torch.full((60,), 1 / 60)
+    with pytest.raises(ValueError, match=r"sum above 1 in some class, got at most 0.25"):
+        whitened_class_means(features, labels, num_classes=NUM_CLASSES, weights=weights)
+    fixed = whitened_class_means(
+        features, labels, num_classes=NUM_CLASSES, weights=weights, shrinkage=0.3
+    )
+    expected = whitened_class_means(features, labels, num_classes=NUM_CLASSES, shrinkage=0.3)
+    torch.testing.assert_close(fixed.scores(features), expected.scores(features))
 
 
 @pytest.mark.bad_input

@@ -49,7 +49,7 @@ class Whitening:
 
         Raises:
             ValueError: The shrinkage is not between 0 and 1, or too small for a covariance that is
-                singular.
+                singular; or it is ``"auto"`` and no class has a total weight above 1.
         """
         check_shrinkage(shrinkage)
         dim = len(scatter.within)
@@ -58,6 +58,11 @@ class Whitening:
         identity = torch.eye(dim, dtype=torch.float64, device=covariance.device)
         if average * dim <= _MIN_TRACE:
             return cls(scatter.center, identity, 1.0)
+        if shrinkage == "auto" and scatter.degrees <= 0:
+            raise ValueError(
+                "weights must count as samples for shrinkage='auto', with a sum above 1 in some "
+                f"class, got at most {float(scatter.means.weights.max()):g}"
+            )
         amount = dim / (dim + scatter.degrees) if shrinkage == "auto" else float(shrinkage)
         factor, failed = torch.linalg.cholesky_ex(
             (1 - amount) * covariance + amount * average * identity
