@@ -20,9 +20,9 @@ from protosphere.data.splits import DataError
 NUM_TEXTURES = 5
 _SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 _SIDE = 1024
-_NUM_CRYSTALS = 500
+_NUM_CRYSTALS = 600
 # Levels of thin and thick ice.
-_DARK, _BRIGHT = (0.16, 0.22, 0.30), (0.94, 0.97, 1.0)
+_DARK, _BRIGHT = (0.10, 0.15, 0.22), (0.94, 0.97, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ def _texture(number: int) -> UInt8[Tensor, "3 side side"]:
 
     ground = plasma_fractal(uniform("ground", _SIDE * _SIDE - 1), 1.6).squeeze(0)
     crystals = _feathers(uniform("crystals", 5 * _NUM_CRYSTALS).view(5, -1, 1, 1, 1))
-    ice = 0.45 * ground + crystals * (0.25 + 0.75 * ground)
+    ice = 0.3 * ground + crystals * (0.4 + 0.9 * ground)
     dark, bright = (torch.tensor(color).to(ice)[:, None, None] for color in (_DARK, _BRIGHT))
     return to_levels(torch.lerp(dark, bright, ice.clamp(0, 1)))
 
