@@ -65,10 +65,15 @@ def _schedule(epochs: int, *, every: int | None = None) -> tuple[str, ...]:
 def jobs() -> list[Job]:
     """Return all jobs, the most important first."""
     found = []
-    for seed, ratio in ((42, 0.01), (43, 0.01), (42, 0.1), (42, 0.02)):
+    for group, seed, ratio in (
+        ("long-tail", 42, 0.01),
+        ("long-tail-second-seed", 43, 0.01),
+        ("long-tail-ratios", 42, 0.1),
+        ("long-tail-ratios", 42, 0.02),
+    ):
         found += [
             Job(
-                "long-tail" if ratio == 0.01 else "long-tail-ratios",
+                group,
                 f"cifar100-lt-{ratio}-{method}-{seed}",
                 f"cifar100-lt-{method}",
                 "cifar100",
