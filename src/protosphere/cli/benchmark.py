@@ -6,6 +6,7 @@ import typer
 
 from protosphere.cli.benchmark_calibration import calibration
 from protosphere.cli.benchmark_convergence import convergence
+from protosphere.cli.benchmark_corruptions import corruptions
 from protosphere.cli.benchmark_label_noise import label_noise
 from protosphere.cli.benchmark_long_tail import long_tail
 from protosphere.cli.benchmark_ood import ood
@@ -23,6 +24,7 @@ app = typer.Typer(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "calibration": calibration,
     "convergence": convergence,
+    "corruptions": corruptions,
     "label-noise": label_noise,
     "long-tail": long_tail,
     "ood": ood,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
@@ -219,7 +220,7 @@ def find_unordered(errors: ErrorTable) -> dict[str, list[tuple[int, int]]]:
     found: dict[str, list[tuple[int, int]]] = {}
     for name in dict.fromkeys(name for name, _ in errors):
         levels = sorted(severity for other, severity in errors if other == name)
-        for lower, higher in zip(levels, levels[1:], strict=False):
+        for lower, higher in pairwise(levels):
             if errors[name, higher] < errors[name, lower]:
                 found.setdefault(name, []).append((lower, higher))
     return found
