@@ -122,6 +122,12 @@ def test_a_contrastive_run_has_only_class_means(tmp_path: Path) -> None:
     assert [row.classifier for row in result.rows] == ["class_means"] * 2
 
 
+def test_a_learned_temperature_is_a_number(tmp_path: Path) -> None:
+    """Warnings are errors here, and torch warns of a number with a gradient."""
+    run = load_run(short_run(tmp_path, "normface", "loss.learn_temperature=true", epochs=1))
+    assert len(run_calibration(run).rows) == 4
+
+
 def test_the_result_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run_calibration(run)
     folder = run.path / "benchmarks"

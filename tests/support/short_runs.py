@@ -53,7 +53,7 @@ def _train(loss: str, epochs: int, overrides: tuple[str, ...]) -> Path:
     return folder
 
 
-def short_run(folder: Path, loss: str, *overrides: str, epochs: int = 2) -> Path:
+def short_run(folder: Path, loss: str, *overrides: str, epochs: int = 3) -> Path:
     """Copy a run that was trained on 400 digits into a folder.
 
     Args:

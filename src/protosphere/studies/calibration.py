@@ -201,7 +201,8 @@ def _measure(
     means = class_means(
         features[0], train.labels.to(device), num_classes=len(run.class_names)
     ).means.nan_to_num()
-    temperature = float(getattr(head, "temperature", _TEMPERATURE))
+    # A learned temperature is a tensor with a gradient.
+    temperature = float(torch.as_tensor(getattr(head, "temperature", _TEMPERATURE)).detach())
     with torch.no_grad():
         logits: dict[CalibratedClassifier, list[Tensor]] = {
             "class_means": [
