@@ -150,6 +150,7 @@ def test_chunks_do_not_change_the_scores(monkeypatch: pytest.MonkeyPatch) -> Non
     detector = fit_detector(_head(torch.randn(CLASSES, DIM)), features, labels)
     whole = detector(features)
     monkeypatch.setattr(ood, "_CHUNK_ROWS", 7)
+    monkeypatch.setattr(ood, "_MAX_PAIRS", 150)
     chunked = detector(features)
     for name in OOD_SCORES:
         assert whole[name].tolist() == pytest.approx(chunked[name].tolist(), abs=1e-5)

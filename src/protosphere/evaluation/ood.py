@@ -21,6 +21,8 @@ from protosphere.geometry.sphere import normalize
 OodScore = Literal["cosine", "energy", "softmax", "subspace", "mahalanobis", "knn"]
 OOD_SCORES: tuple[OodScore, ...] = get_args(OodScore)
 _CHUNK_ROWS = 2048
+# Cosines of the score knn that are held at once.
+_MAX_PAIRS = 1 << 26
 
 
 def cosine_score(
@@ -170,7 +172,7 @@ def knn_score(
     neighbors = min(num_neighbors, len(known))
     scores = []
     # In chunks: all pairs at once may not fit into memory.
-    for chunk in normalize(features).split(_CHUNK_ROWS):
+    for chunk in normalize(features).split(max(1, _MAX_PAIRS // len(known))):
         last = (chunk @ known.T).topk(neighbors, dim=1).indices[:, -1]
         # From the vectors: a cosine near 1 has few digits of the distance left.
         scores.append(-torch.linalg.vector_norm(chunk - known[last], dim=1))
