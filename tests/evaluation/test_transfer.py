@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import balanced_accuracy_score
+from sklearn.metrics import balanced_accuracy_score, log_loss
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neighbors import KNeighborsClassifier
 
@@ -20,7 +20,7 @@ from protosphere.evaluation.transfer import (
     feature_scale,
 )
 
-CS = (1e-3, 1e-2, 1.0)
+CS = (1e-5, 1e-3, 1e-2, 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +70,18 @@ def test_c_is_chosen_on_the_validation_images_and_all_are_fitted_with_it(
 ) -> None:
     held_out = digits.is_validation
     scaled = (digits.train / feature_scale(digits.train)).double().numpy()
-    accuracies = {
-        c: _fit(digits, c, ~held_out).score(scaled[held_out], digits.train_targets[held_out])
-        for c in CS
-    }
+    labels = digits.train_targets[held_out].numpy()
+    models = {c: _fit(digits, c, ~held_out) for c in CS}
+    accuracies = {c: model.score(scaled[held_out], labels) for c, model in models.items()}
     best = max(accuracies.values())
-    expected = min(c for c, accuracy in accuracies.items() if accuracy == best)
+    lowest = best - np.sqrt(best * (1 - best) / len(labels))
+    losses = {
+        c: log_loss(labels, models[c].predict_proba(scaled[held_out]))
+        for c, accuracy in accuracies.items()
+        if accuracy >= lowest
+    }
+    assert 1 < len(losses) < len(CS)
+    expected = min(losses, key=lambda c: losses[c])
     fractions: list[float] = []
     result = evaluate_transfer(digits, "logistic", cs=CS, progress=fractions.append)
     assert result.chosen_c == expected
