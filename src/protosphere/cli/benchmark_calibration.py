@@ -50,9 +50,9 @@ def calibration(
 ) -> None:
     """Calibration of the head and of class means, before and after temperature scaling.
 
-    The temperature is fitted on the validation images of a run and everything is reported on its
-    test images; a run without validation images is fitted on a random half of its test images and
-    reported on the other half.
+    The temperature is fitted on the validation images of a run and everything
+    is reported on its test images; a run without validation images is fitted
+    on a random half of its test images and reported on the other half.
     """
     from protosphere.cli.errors import report_errors
     from protosphere.cli.output_files import check_new_file

@@ -49,9 +49,10 @@ def convergence(
 ) -> None:
     """When runs reach neural collapse, from the metrics that they have logged (Table 7).
 
-    Part I is the percentage of the run until the moving average of a metric of the training images
-    enters 95 % of neural collapse and stays there. Part II is the time until it reaches the last
-    value of the baseline, in percent of the time that the baseline itself takes.
+    Part I is the percentage of the run until the moving average of a metric
+    of the training images enters 95 % of neural collapse and stays there.
+    Part II is the time until it reaches the last value of the baseline, in
+    percent of the time that the baseline itself takes.
     """
     from protosphere.cli.errors import report_errors
     from protosphere.cli.output_files import check_new_file
