@@ -62,6 +62,8 @@ def test_small_losses_keep_their_digits_in_float32() -> None:
 class _Quadratics:
     """½ (x − c)ᵀ A (x − c) + 1, one matrix and center per problem."""
 
+    rounding = 1e-15
+
     def __init__(self, matrices: Tensor, centers: Tensor) -> None:
         self.matrices, self.centers = matrices, centers
 

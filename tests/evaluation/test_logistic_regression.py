@@ -270,6 +270,16 @@ def test_a_fit_says_that_it_has_not_converged() -> None:
     assert (fit.iterations, fit.converged) == (2, False)
 
 
+def test_the_loss_is_that_of_the_returned_coefficients() -> None:
+    """Even where the iterations ended early with a part that is common to all classes."""
+    features, labels = mixture(90, 6, 4)
+    weight = torch.full((4, 6), 3.0, dtype=torch.float64)
+    init = LogisticRegressionFit(weight, weight[:, 0], 1.0, 1.0, 1, True)
+    fit = fit_logistic_regression(features, labels, num_classes=4, l2=0.1, init=init, max_iter=1)
+    expected = objective(fit.weight, fit.bias, features, labels, 0.1)
+    assert fit.loss == pytest.approx(float(expected), rel=1e-12)
+
+
 def test_products_are_in_full_precision_and_the_setting_returns() -> None:
     features, labels = mixture(60, 4, 3)
     before = torch.get_float32_matmul_precision()

@@ -16,8 +16,6 @@ from torch import Tensor
 _HISTORY = 12
 _MAX_TRIALS = 30
 _SUFFICIENT_DECREASE, _CURVATURE = 1e-4, 0.9
-# Differences of values below this relative size are rounding, and slopes decide (Hager and Zhang).
-_VALUE_ROUNDING = 1e-9
 # The diagonal of the Hessian costs one evaluation; it changes less and less.
 _DIAGONAL_ITERATIONS = frozenset({0, 4, 12, 30, 80, 200, 500})
 
@@ -25,6 +23,11 @@ _DIAGONAL_ITERATIONS = frozenset({0, 4, 12, 30, 80, 200, 500})
 @runtime_checkable
 class Objective(Protocol):
     """Convex functions of one row of parameters each, evaluated together."""
+
+    @property
+    def rounding(self) -> float:
+        """Relative size of differences of values that may be rounding."""
+        ...
 
     def value_and_gradient(
         self, point: Float[Tensor, "problems parameters"]
@@ -170,8 +173,9 @@ def _line_search(
         trial_values, trial_gradient = objective.value_and_gradient(trial)
         trial_slopes = (trial_gradient * direction).sum(1)
         change = trial_values - state.values
+        # Where the change of the value may be rounding, the slope decides (Hager and Zhang).
         decreased = (change <= _SUFFICIENT_DECREASE * length * slopes) | (
-            (change <= _VALUE_ROUNDING * state.values)
+            (change <= objective.rounding * state.values)
             & (trial_slopes <= (2 * _SUFFICIENT_DECREASE - 1) * slopes)
         )
         steep = trial_slopes < _CURVATURE * slopes

@@ -195,6 +195,11 @@ class LinearObjective:
     num_outputs: int
     num_problems: int
 
+    @property
+    def rounding(self) -> float:
+        """Relative size of differences of values that may be rounding."""
+        return torch.finfo(self.coordinates.values.dtype).eps
+
     def value_and_gradient(
         self, point: Float[Tensor, "problems parameters"]
     ) -> tuple[Float[Tensor, "problems"], Float[Tensor, "problems parameters"]]:
