@@ -11,6 +11,7 @@ from torch import Tensor
 
 from protosphere.data import CORRUPTIONS, EXTRA_CORRUPTIONS, FrostTextures, corrupt
 from protosphere.data.corruption_constants import constants
+from protosphere.data.corruption_digital import pixelate
 from protosphere.data.corruption_random import RandomNumbers
 from support import corruption_oracles, spatter_oracle
 
@@ -187,6 +188,16 @@ def test_gpu_and_cpu_agree(name: str, size: int) -> None:
         differences = (on_cpu.int() - on_gpu.cpu().int()).abs()
         assert differences.max() <= 1
         assert (differences > 0).double().mean() <= 1e-3
+
+
+def test_pixelate_is_pillows_at_every_size_and_factor() -> None:
+    for size in range(8, 33):
+        image = crops(size, size, 1)
+        for factor in (0.25, 0.5, 0.6, 2 / 3, 0.75, 0.8, 0.95):
+            pixels = image[0].permute(1, 2, 0).contiguous().numpy()
+            expected = corruption_oracles.pixelate(pixels, np.empty(0), factor)
+            found = pixelate(image, factor)[0].permute(1, 2, 0).numpy()
+            np.testing.assert_array_equal(found, expected)
 
 
 def test_glass_blur_copies_as_the_published_exchange_of_views_does() -> None:

@@ -83,8 +83,13 @@ def box_weights(old: int, new: int) -> Float64[Tensor, "new old"]:
     scale = old / new
     width = max(scale, 1.0)
     centers = (torch.arange(new, dtype=torch.float64)[:, None] + 0.5) * scale
-    distances = (torch.arange(old, dtype=torch.float64) + 0.5 - centers) / width
-    inside = ((distances > -0.5) & (distances <= 0.5)).to(torch.float64)
+    pixels = torch.arange(old, dtype=torch.float64)
+    # A pixel may lie at the edge of the box: both conditions and their rounding are Pillow's.
+    distances = (pixels - centers + 0.5) * (1 / width)
+    inside = (distances > -0.5) & (distances <= 0.5)
+    inside &= pixels >= (centers - width / 2 + 0.5).floor()
+    inside &= pixels < (centers + width / 2 + 0.5).floor()
+    inside = inside.to(torch.float64)
     return (inside / inside.sum(1, keepdim=True) * _FIXED_POINT).round()
 
 
