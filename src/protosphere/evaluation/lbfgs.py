@@ -15,6 +15,8 @@ from torch import Tensor
 
 _HISTORY = 12
 _MAX_TRIALS = 30
+# As many iterations without a decrease beyond rounding have reached the precision of the objective.
+_PATIENCE = 20
 _SUFFICIENT_DECREASE, _CURVATURE = 1e-4, 0.9
 # The diagonal of the Hessian costs one evaluation; it changes less and less.
 _DIAGONAL_ITERATIONS = frozenset({0, 4, 12, 30, 80, 200, 500})
@@ -102,6 +104,7 @@ def minimize(
     history: deque[_Pair] = deque(maxlen=_HISTORY)
     converged = torch.zeros_like(state.values, dtype=torch.bool)
     stalled = torch.zeros_like(converged)
+    lowest, idle = state.values, torch.zeros_like(state.values)
     scale = torch.ones_like(state.values)
     diagonal = torch.ones_like(start)
     iteration = 0
@@ -126,6 +129,10 @@ def minimize(
             history.append(_pair(state, following))
             scale = _scale(history, diagonal, scale)
         state = following
+        improved = state.values < lowest * (1 - objective.rounding)
+        lowest = torch.where(improved, state.values, lowest)
+        idle = torch.where(improved, 0, idle + 1)
+        stalled = stalled | (idle >= _PATIENCE)
         iteration += 1
 
 

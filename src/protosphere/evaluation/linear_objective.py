@@ -149,10 +149,11 @@ def softmax_loss(labels: Integer[Tensor, "samples"]) -> Loss:
     def evaluate(logits: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         own = labels[rows, None]
         # Relative to the logit of the own class, so that small losses keep their digits.
-        logits = logits - logits.gather(1, own)
-        others = logits.scatter_(1, own, -torch.inf).logsumexp(1, keepdim=True)
-        losses = -F.logsigmoid(-others)
-        residuals = logits.sub_(losses).exp_().scatter_(1, own, torch.expm1(-losses))
+        others = (logits - logits.gather(1, own)).scatter_(1, own, -torch.inf)
+        largest = others.amax(1, keepdim=True).clamp_min(torch.finfo(logits.dtype).min)
+        residuals = others.sub_(largest).exp_()
+        losses = -F.logsigmoid(-largest - residuals.sum(1, keepdim=True).log())
+        residuals.mul_((largest - losses).exp()).scatter_(1, own, torch.expm1(-losses))
         return losses, residuals
 
     return evaluate
