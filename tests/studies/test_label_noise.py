@@ -50,7 +50,7 @@ def test_the_head_against_loops(run: Run, rows: dict[str, LabelNoiseRow]) -> Non
     assert row.memorized == pytest.approx(sum(p == g for p, g, _ in wrong) / len(wrong))
     assert row.corrected == pytest.approx(sum(p == t for p, _, t in wrong) / len(wrong))
     on_test = run.predict(test.images).classes
-    assert row.test_accuracy == pytest.approx(float((on_test == test.labels).double().mean()))
+    assert row.accuracy == pytest.approx(float((on_test == test.labels).double().mean()))
     assert (row.noise, row.fraction) == ("symmetric", 0.3)
 
 
@@ -68,9 +68,9 @@ def test_class_means_are_those_of_the_given_labels(
     means /= np.linalg.norm(means, axis=1, keepdims=True)
     row = rows["class_means"]
     accuracy = ((others @ means.T).argmax(1) == np.asarray(test.labels)).mean()
-    assert row.test_accuracy == pytest.approx(accuracy)
+    assert row.accuracy == pytest.approx(accuracy)
     assert row.given_accuracy == pytest.approx(((unit @ means.T).argmax(1) == given).mean())
-    assert 0 < rows["whitened_class_means"].test_accuracy <= 1
+    assert 0 < rows["whitened_class_means"].accuracy <= 1
 
 
 def test_rows_are_kept(

@@ -37,8 +37,8 @@ def label_noise(
     """Measure runs that were trained with label noise.
 
     Test accuracy of the head and of class means; accuracy on the training images
-    with the labels that were trained on and with the true ones; and which fraction
-    of the wrongly labeled images gets its wrong label: the noise that the run has
+    with the labels that were trained on and with the true ones; and how many of
+    the wrongly labeled images get their wrong label: the noise that the run has
     memorized.
     """
     from protosphere.cli.benchmark_options import open_runs
@@ -84,7 +84,7 @@ def _print_results(results: Sequence[_Measured]) -> None:
                 result.method,
                 f"{trained.noise} {percent(trained.fraction, digits=0)} %",
                 *(
-                    percent(rows[name].test_accuracy if name in rows else None)
+                    percent(rows[name].accuracy if name in rows else None)
                     for name in ("head", "class_means", "whitened_class_means")
                 ),
                 percent(trained.given_accuracy),

@@ -33,7 +33,7 @@ class LabelNoiseRow:
         fraction: Fraction of wrong labels that the recipe sets.
         num_wrong: Number of training images with a wrong label.
         num_train: Number of training images.
-        test_accuracy: Accuracy on the test images, whose labels are true.
+        accuracy: Accuracy on the test images, whose labels are true.
         given_accuracy: Accuracy on the training images with the labels that were trained on.
         true_accuracy: Accuracy on the training images with their true labels.
         memorized: Fraction of the wrongly labeled training images that get their wrong label.
@@ -45,7 +45,7 @@ class LabelNoiseRow:
     fraction: float
     num_wrong: int
     num_train: int
-    test_accuracy: float
+    accuracy: float
     given_accuracy: float
     true_accuracy: float
     memorized: float
@@ -100,7 +100,7 @@ def run_label_noise(
                 fraction=noise.fraction,
                 num_wrong=measured.num_wrong,
                 num_train=len(given),
-                test_accuracy=float((on_test.cpu() == dataset.test.labels).double().mean()),
+                accuracy=float((on_test.cpu() == dataset.test.labels).double().mean()),
                 given_accuracy=measured.given_accuracy,
                 true_accuracy=measured.true_accuracy,
                 memorized=measured.memorized,
