@@ -105,9 +105,9 @@ def corruptions(
 ) -> None:
     """Errors on corrupted test images: 15 corruptions at 5 severities, and mCE.
 
-    The test images of a run are corrupted on the device. mCE is the mean over the corruptions of
-    the error divided by that of the baseline; relative mCE is that of the errors that corruptions
-    add to the clean error.
+    The test images of a run are corrupted on the device. mCE is the mean over
+    the corruptions of the error divided by that of the baseline; relative mCE
+    is that of the errors that corruptions add to the clean error.
     """
     from protosphere.cli.benchmark_options import open_runs
     from protosphere.cli.errors import report_errors
@@ -207,21 +207,19 @@ def _print(results: "Sequence[_Benchmarked]", *, from_disk: bool, has_frost: boo
     from protosphere.cli.benchmark_table import number, percent, print_table
     from protosphere.cli.text import echo
 
-    has_means = any(result.summary.class_means_mean_error is not None for result in results)
-    columns = ["run", "method", "clean", "corrupted", "mCE", "relative mCE"]
     lines: list[list[str]] = []
     for result in results:
         summary = result.summary
         values = summary.clean_error, summary.mean_error, summary.mce, summary.relative_mce
+        cells = [percent(value) for value in values]
+        lines.append([result.name, result.method, "head", *cells])
         means = summary.class_means_clean_error, summary.class_means_mean_error
-        cells = [percent(value) for value in (*values, *(means if has_means else ()))]
-        lines.append([result.name, result.method, *cells])
+        if means[1] is not None:
+            lines.append(["", "", "class means", *(percent(value) for value in means), "", ""])
         if result.paper:
             clean, mce = (number(result.paper.get(key)) for key in ("clean_error", "mce"))
-            blank = [""] * (2 if has_means else 0)
-            lines.append(["paper", result.method, clean, "", mce, "", *blank])
-    if has_means:
-        columns += ["clean, class means", "corrupted, class means"]
+            lines.append(["paper", result.method, "head", clean, "", mce, ""])
+    columns = ["run", "method", "classifier", "clean", "corrupted", "mCE", "relative mCE"]
     print_table("Errors on corrupted images, in percent", columns, lines)
     echo("")
     _print_corruptions(results)
@@ -230,6 +228,10 @@ def _print(results: "Sequence[_Benchmarked]", *, from_disk: bool, has_frost: boo
         echo(f"mCE and CE: errors in percent of those of {name}")
     if None in references:
         echo("No mCE: --baseline names the run whose errors others are divided by")
+    elif any(result.summary.mce is None for result in results):
+        echo("No mCE: it needs all 15 corruptions, all severities and errors of the reference")
+    elif any(result.summary.relative_mce is None for result in results):
+        echo("No relative mCE: a corruption adds nothing to the clean error of the reference")
     for result in results:
         _print_severities(result)
     if not from_disk:
