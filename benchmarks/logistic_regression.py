@@ -59,7 +59,7 @@ def synthetic_data(num_samples: int, dim: int, num_classes: int) -> Data:
     spectrum = torch.arange(1, dim + 1) ** -0.6
     means = torch.randn(num_classes, dim, generator=generator) * spectrum
     means[:, num_classes:] = 0
-    noise = torch.randn(len(labels), dim, generator=generator) * spectrum * 1.6
+    noise = torch.randn(len(labels), dim, generator=generator) * spectrum * 2.2
     features = F.relu((means[labels] + noise) @ axes + 0.1).numpy()
     classes = labels.numpy()
     return Data(
@@ -68,20 +68,25 @@ def synthetic_data(num_samples: int, dim: int, num_classes: int) -> Data:
 
 
 def file_data(path: str, test_path: str | None, num_samples: int) -> Data:
-    """Read features from files; without a file for the test, a fifth of the samples is kept."""
-    arrays = [_arrays(path)] + ([] if test_path is None else [_arrays(test_path)])
-    features, labels = arrays[0]
+    """Read features from files; without a test set, a fifth of the samples is kept for it.
+
+    A file of benchmarks/encode_features.py has both sets.
+    """
+    with_test = path.endswith(".npz") and "features_test" in np.load(path).files
+    features, labels = _arrays(path, "_train" if with_test else "")
     order = np.random.default_rng(0).permutation(len(labels))
     features, labels = features[order], labels[order]
-    if test_path is None:
+    if with_test or test_path is not None:
+        test = _arrays(test_path, "") if test_path is not None else _arrays(path, "_test")
+    else:
         num_test = len(labels) // 5
-        arrays.append((features[:num_test], labels[:num_test]))
+        test = features[:num_test], labels[:num_test]
         features, labels = features[num_test:], labels[num_test:]
-    return Data(features[:num_samples], labels[:num_samples], *arrays[1])
+    return Data(features[:num_samples], labels[:num_samples], *test)
 
 
-def _arrays(path: str) -> tuple[np.ndarray, np.ndarray]:
-    content = read_features(path)
+def _arrays(path: str, suffix: str) -> tuple[np.ndarray, np.ndarray]:
+    content = read_features(path, features=f"features{suffix}", labels=f"labels{suffix}")
     return np.asarray(content.features, dtype=np.float32), np.asarray(content.labels).astype(int)
 
 

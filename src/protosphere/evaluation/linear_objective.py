@@ -14,7 +14,7 @@ _MAX_AXES = 4096
 # Entries of a block of logits or features: near the cache of a CPU, and 256 MB of float32 on a GPU.
 _BLOCK_ENTRIES = {"cpu": 2**21, "cuda": 2**26}
 # Up to as many features, a CPU computes in float64.
-_SMALL_ENTRIES = 2**22
+_SMALL_ENTRIES = 2**20
 
 # From logits and the rows that they are of to the loss of each and its derivatives by the logits.
 Loss = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
