@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -50,6 +51,7 @@ def test_free_features_reach_the_simplex_and_with_relu_an_orthogonal_frame(
 ) -> None:
     example = _load("free_features")
     monkeypatch.setattr(example, "LOSSES", {name: example.LOSSES[name] for name in ("NONL", "SCL")})
+    monkeypatch.setattr(example, "descend", partial(example.descend, steps=1000))
     example.main()
     free, relu = capsys.readouterr().out.split("with ReLU")
     for output in (free, relu):

@@ -80,19 +80,21 @@ def test_nearest_etf_keeps_the_dtype_of_the_means() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("classes", "dim", "optimum"),
+    ("classes", "dim", "steps", "optimum"),
     [
-        (4, 3, -1 / 3),  # simplex
-        (5, 3, 0.0),  # Rankin: up to 2d vectors reach right angles
-        (6, 3, 0.0),  # octahedron
-        (13, 10, 0.0),
-        (5, 2, math.cos(2 * math.pi / 5)),  # regular polygon
-        (10, 3, 0.404406),  # Tammes; there is a local minimum nearby
-        (12, 3, 1 / math.sqrt(5)),  # icosahedron
+        (4, 3, 1, -1 / 3),  # simplex
+        (5, 3, 1, 0.0),  # Rankin: up to 2d vectors reach right angles
+        (6, 3, 1, 0.0),  # octahedron
+        (13, 10, 1, 0.0),
+        (5, 2, 500, math.cos(2 * math.pi / 5)),  # regular polygon
+        (10, 3, 1000, 0.404406),  # Tammes; there is a local minimum nearby
+        (12, 3, 500, 1 / math.sqrt(5)),  # icosahedron
     ],
 )
-def test_spherical_code_reaches_the_known_optimum(classes: int, dim: int, optimum: float) -> None:
-    code = spherical_code(classes, dim)
+def test_spherical_code_reaches_the_known_optimum(
+    classes: int, dim: int, steps: int, optimum: float
+) -> None:
+    code = spherical_code(classes, dim, steps=steps)
     assert code.shape == (classes, dim)
     torch.testing.assert_close(code.norm(dim=1), torch.ones(classes, dtype=F64))
     assert _largest_cosine(code) == pytest.approx(optimum, abs=5e-5)

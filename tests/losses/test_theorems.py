@@ -133,9 +133,9 @@ def _descend(
         centers = torch.rand(classes, dim, dtype=F64, generator=generator)
         free = centers[labels] + 0.1 * free.abs()
     prototypes = torch.randn(classes, dim, dtype=F64, generator=generator).requires_grad_()
-    optimizer = torch.optim.Adam([free.requires_grad_(), prototypes], lr=0.05)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1500)
-    for _ in range(1500):
+    optimizer = torch.optim.Adam([free.requires_grad_(), prototypes], lr=0.2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 600)
+    for _ in range(600):
         features = free.relu() if non_negative else free
         loss = row.call(features, prototypes, labels, **row.settings(temperature=0.2))
         optimizer.zero_grad()

@@ -204,8 +204,7 @@ def _digits_recipe(path: Path, *overrides: str) -> Recipe:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("ema", ["null", "0.6"])
-@pytest.mark.parametrize("steps", [5, 15])
+@pytest.mark.parametrize(("ema", "steps"), [("null", 5), ("0.6", 15)])
 def test_class_means_are_those_of_the_saved_weights(ema: str, steps: int, tmp_path: Path) -> None:
     """Before the first evaluation, between two, and at the end; resuming makes no difference."""
     recipe = _digits_recipe(tmp_path / "d.npz", f"training.ema_decay={ema}")
