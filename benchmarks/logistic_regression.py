@@ -87,7 +87,8 @@ def file_data(path: str, test_path: str | None, num_samples: int) -> Data:
 
 def _arrays(path: str, suffix: str) -> tuple[np.ndarray, np.ndarray]:
     content = read_features(path, features=f"features{suffix}", labels=f"labels{suffix}")
-    return np.asarray(content.features, dtype=np.float32), np.asarray(content.labels).astype(int)
+    # Copies: arrays that are mapped to a file cannot be written, which torch warns of.
+    return np.array(content.features, dtype=np.float32), np.array(content.labels, dtype=int)
 
 
 class Judge:
