@@ -11,9 +11,11 @@ from PIL import Image
 
 from protosphere.classifiers import class_means
 from protosphere.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from protosphere.data.folders import ImageFiles
 from protosphere.data.frost_textures import FrostTextures
-from protosphere.data.splits import DataError
+from protosphere.data.splits import DataError, ImageSet
 from protosphere.recipes.build import load_dataset
+from protosphere.recipes.datasets import ArraysData
 from protosphere.recipes.loading import Run, load_run, read_recipe
 from protosphere.recipes.runner import run_recipe
 from protosphere.runs.results import read_result
@@ -41,6 +43,12 @@ def run(folder: Path) -> Iterator[Run]:
         path.unlink()
 
 
+def _test_images(run: Run) -> ImageSet:
+    images = run.dataset("test").test
+    assert isinstance(images, ImageSet)
+    return images
+
+
 def _error(run: Run, images: torch.Tensor, labels: torch.Tensor) -> float:
     wrong = 0
     for image, label in zip(images, labels, strict=True):
@@ -59,8 +67,8 @@ def test_errors_are_those_of_corrupted_images_one_by_one(run: Run) -> None:
         ("contrast", 2),
         ("contrast", 5),
     ]
-    test = run.dataset("test").test
-    pixels: torch.Tensor = test.images
+    test = _test_images(run)
+    pixels = test.images
     for row in rows:
         if row.severity:
             pixels = torch.cat(
@@ -84,12 +92,14 @@ def test_errors_are_those_of_corrupted_images_one_by_one(run: Run) -> None:
 
 def test_class_means_are_those_of_the_training_features(run: Run) -> None:
     (row,) = run_corruptions(run, corruptions=[], class_means=True)
-    train, test = run.features("train"), run.features("test")
-    means = class_means(train.features, train.labels, num_classes=2).means
-    cosines = torch.nn.functional.normalize(test.features.double()) @ (
-        torch.nn.functional.normalize(means).mT
+    (train, train_labels), (test, labels) = (
+        (torch.as_tensor(one.features), torch.as_tensor(one.labels))
+        for one in (run.features("train"), run.features("test"))
     )
-    expected = (cosines.argmax(1) != test.labels).double().mean().item()
+    means = class_means(train, train_labels, num_classes=2).means
+    normalize = torch.nn.functional.normalize
+    cosines = normalize(test.double()) @ normalize(means).mT
+    expected = (cosines.argmax(1) != labels).double().mean().item()
     assert row.class_means_error == pytest.approx(expected)
 
 
@@ -151,7 +161,7 @@ def test_progress_ends_at_one(run: Run) -> None:
 
 
 def test_arrays_from_disk_are_the_computed_corruptions(run: Run, tmp_path: Path) -> None:
-    test = run.dataset("test").test
+    test = _test_images(run)
     images = [corrupt(test.images, "snow", severity=severity, seed=5) for severity in SEVERITIES]
     np.save(tmp_path / "snow.npy", torch.cat(images).permute(0, 2, 3, 1).numpy())
     np.save(tmp_path / "labels.npy", np.tile(test.labels.numpy(), 5))
@@ -159,6 +169,7 @@ def test_arrays_from_disk_are_the_computed_corruptions(run: Run, tmp_path: Path)
     assert rows == run_corruptions(run, corruptions=["snow"], seed=5)
     assert (run.path / "benchmarks" / "corruption-files.json").exists()
     # Without the clean images there is no clean error.
+    assert isinstance(run.recipe.data, ArraysData)
     data = Path(run.recipe.data.path)
     try:
         data.rename(tmp_path / "away.npz")
@@ -192,6 +203,7 @@ def test_folders_of_clean_and_corrupted_images(tmp_path: Path) -> None:
     run = load_run(tmp_path / "run")
     rows = run_corruptions(run, corruptions=["fog"], severities=[1, 2], batch_size=4)
     files = run.dataset("test").test
+    assert isinstance(files, ImageFiles)
     squares = torch.stack(
         [run.transform.crop_pixels(torch.from_numpy(_pixels(path))) for path in files.paths]
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,14 +27,6 @@ from protosphere.data.splits import DataError, ImageSet, image_set
 _SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 # Starting a process takes as long as decoding some tens of images.
 _FILES_PER_WORKER = 64
-
-
-class CorruptionSource(Protocol):
-    """Corrupted images by corruption and severity."""
-
-    def images(self, name: str, severity: int) -> ImageSet | ImageFiles:
-        """Return the images of a corruption at a severity, with their labels."""
-        ...
 
 
 @dataclass(frozen=True)

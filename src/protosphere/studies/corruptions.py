@@ -10,7 +10,8 @@ from torch import Tensor
 
 from protosphere.classifiers import empty_means
 from protosphere.data.corruption_files import (
-    CorruptionSource,
+    CorruptionArrays,
+    CorruptionFolder,
     open_corruption_files,
     pixel_batches,
 )
@@ -204,7 +205,7 @@ class _Worker:
 
     run: Run
     clean: ImageSet | ImageFiles | None
-    source: CorruptionSource | None
+    source: CorruptionArrays | CorruptionFolder | None
     frost: FrostTextures | None
     seed: int
     batch_size: int
@@ -230,7 +231,15 @@ class _Worker:
         for task, stage in zip(tasks, stages, strict=True):
             batches = self._batches(task, clean, stage)
             errors = measure_errors(self.run.objective, batches, means=means)
-            result.append(CorruptionRow(*task, *errors))
+            result.append(
+                CorruptionRow(
+                    task.corruption,
+                    task.severity,
+                    errors.head,
+                    errors.class_means,
+                    errors.num_images,
+                )
+            )
 
     def _load_clean(self, tasks: Sequence[_Task]) -> ImageSet | ImageFiles | MemoryImages | None:
         """Return the clean images, files decoded once if they are read several times."""
