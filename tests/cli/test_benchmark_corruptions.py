@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from protosphere.cli import benchmark_corruptions as command
 from protosphere.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
-from protosphere.recipes.loading import load_run
+from protosphere.recipes.loading import Run, load_run
 from protosphere.studies.corruption_summary import reference_of, summarize_corruptions
 from protosphere.studies.corruptions import CorruptionRow
+from protosphere.studies.paper import paper_tables
 from support.commands import refusal, run_command, usage_error
 from support.corruption_runs import train_crops, write_crops
 
@@ -113,3 +115,22 @@ def test_wrong_input(runs: dict[str, Path], tmp_path: Path) -> None:
         "the folder of frost textures must exist"
     )
     assert "RUN|RECIPE" in usage_error(*COMMAND)
+
+
+def test_imagenet_runs_are_shown_beside_the_paper(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = load_run(runs["nonl"])
+    names = tuple(f"n{index:08}" for index in range(1000))
+    imagenet = Run(**(run.__dict__ | {"class_names": names}))
+    rows = [CorruptionRow("clean", 0, 0.25, None, 9)]
+    rows += [CorruptionRow(name, s, 0.1 * s, None, 9) for name in CORRUPTIONS for s in range(1, 6)]
+    result = command._describe(imagenet, tuple(rows), None)
+    assert result.reference == "AlexNet"
+    command._print([result], from_disk=True, has_frost=False)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    paper = paper_tables()["table5_imagenet_c"]["nonl"]
+    clean, mce = (f"{paper[key]:.1f}" for key in ("clean_error", "mce"))
+    assert ["paper", "nonl", "head", clean, mce] in lines
+    fog = 100 * 0.3 / 0.819324
+    assert ["fog", "30.0", f"{fog:.1f}", f"{paper['fog']:.0f}"] in lines
