@@ -17,7 +17,7 @@ from protosphere.classifiers.whitening import Shrinkage
 WhiteningName = Literal["none", "shrunk"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ClassTable:
     """Sorted class names with class means, and with the within-class scatter for whitening.
 
@@ -30,9 +30,7 @@ class ClassTable:
     names: NDArray[Any]
     means: ClassMeans
     scatter: ClassScatter | None = None
-    _forms: dict[Any, ScoreForm] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _forms: dict[Any, ScoreForm] = field(default_factory=dict, init=False, repr=False)
 
     def merge(self, other: "ClassTable") -> "ClassTable":
         """Return the classes and the samples of both tables, with a scatter if the other has one.
