@@ -75,6 +75,7 @@ def _check(row: Row, batch: str, form: str | None) -> None:
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("row", [row for row in TABLE if row.has_form], ids=str)
+@pytest.mark.long
 def test_loss_equals_its_definition(row: Row, batch: str, form: str) -> None:
     _check(row, batch, form)
 

@@ -68,6 +68,7 @@ def _loss_scale(gradients: list[torch.Tensor], dtype: torch.dtype) -> float:
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("autocast", [False, True], ids=["plain", "autocast"])
 @pytest.mark.parametrize("spread", [None, 0.1, 0.01], ids=lambda spread: f"spread {spread}")
+@pytest.mark.long
 def test_gradients_in_half_precision_are_within_one_percent(
     row: Row, dtype: torch.dtype, autocast: bool, spread: float | None
 ) -> None:
