@@ -15,8 +15,8 @@ import argparse
 import contextlib
 import json
 import multiprocessing
+import os
 import shutil
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -24,10 +24,14 @@ from pathlib import Path
 
 import harness
 from protosphere.cli.app import app
+from protosphere.recipes.schema import recipe_from_yaml
+from protosphere.runs import RunFolder
 
 RESULTS = harness.RESULTS / "benefits"
 METHODS = ("ce", "ntce", "nonl")
 NOISE_METHODS = ("ce", "normface", "ntce", "nonl")
+# Time to save checkpoints once time is up.
+_GRACE_SECONDS = 20.0
 LONG_TAIL_METHODS = ("ce", "normface", "ntce", "nonl", "etf-dr")
 
 
@@ -186,14 +190,25 @@ def run_job(job: Job, data: Path, runs: Path, device: str, extra: tuple[str, ...
                 return f"{job.name}: {command[1]} failed, see {log.name}"
             log.write(f"{' '.join(command[:2])}: {time.perf_counter() - begun:.1f} s\n")
             log.flush()
+            if not is_trained(out):
+                return f"{job.name}: stopped with a checkpoint"
     (out / "done").touch()
     return f"{job.name}: done in {time.perf_counter() - started:.0f} s"
 
 
+def is_trained(folder: Path) -> bool:
+    """Whether a run has trained all of its epochs and was evaluated after the last one."""
+    last = RunFolder(folder).last_evaluation()
+    epochs = recipe_from_yaml((folder / "recipe.yaml").read_text()).schedule.epochs
+    return last is not None and bool(last["epoch"] == epochs)
+
+
 def collect(runs: Path) -> None:
     """Copy the records of completed runs, without weights and features, to the results."""
-    for marker in sorted(runs.glob("*/done")):
-        folder, target = marker.parent, RESULTS / marker.parent.name
+    for folder in sorted(path.parent for path in runs.glob("*/done")):
+        if not is_trained(folder):
+            continue
+        target = RESULTS / folder.name
         shutil.rmtree(target, ignore_errors=True)
         (target / "benchmarks").mkdir(parents=True)
         for path in (folder / "recipe.yaml", folder / "metrics.jsonl", folder / "data.json"):
@@ -237,10 +252,14 @@ def main() -> None:
             print(f"{time.perf_counter() - begun:5.0f} s  {future.result()}", flush=True)
     except TimeoutError:
         print("time is up; run again to continue", flush=True)
-        for process in list(pool._processes.values()):
-            process.terminate()
+        processes = list(pool._processes.values())
         pool.shutdown(wait=False, cancel_futures=True)
-        sys.exit(1)
+        for process in processes:
+            process.terminate()  # Training saves a checkpoint and stops.
+        for process in processes:
+            process.join(_GRACE_SECONDS / len(processes))
+            process.kill()
+        os._exit(1)
 
 
 if __name__ == "__main__":
