@@ -31,6 +31,13 @@ COLUMNS = {
     "inter_effective_rank": ("effective rank of class means (of 99)", "{:.1f}"),
     "weight_class_alignment": ("‖prototype − class mean‖²", "{:.3f}"),
 }
+# NONL with mixup: weight of a mixed image as a negative of a class that it has the fraction q of.
+MIXUP = {
+    "cifar100-nonl-mixup": "0 if q > 1/K (`excluded`)",
+    "cifar100-nonl-mixup-any": "0 if q > 0",
+    "cifar100-nonl-mixup-weighted": "1 − q / max q (`weighted`)",
+}
+MIXUP_SEEDS = (42, 43)
 CLASSIFIERS = {
     "class_means": "class means",
     "linear": "linear probe on augmented images",
@@ -84,6 +91,26 @@ def table() -> str:
 def source() -> str:
     """Return the line that says where the numbers of ``table`` come from."""
     return _origin(list(LABELS), "one seed each, several runs at a time on the GPU")
+
+
+def mixup_table() -> str:
+    """Return NONL's accuracy with mixup by the weights of negatives as a Markdown table."""
+    lines = _header("weight as a negative", *(f"seed {seed}" for seed in MIXUP_SEEDS))
+    for folder, label in MIXUP.items():
+        records = [evaluations(f"{folder}-{seed}")[-1] for seed in MIXUP_SEEDS]
+        cells = [
+            f"{100 * record['accuracy']:.2f} %, class means "
+            f"{100 * record['nearest_mean_accuracy']:.2f} %"
+            for record in records
+        ]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def mixup_source() -> str:
+    """Return the line that says where the numbers of ``mixup_table`` come from."""
+    folders = [f"{folder}-{seed}" for folder in MIXUP for seed in MIXUP_SEEDS]
+    return _origin(folders, "`cifar100-nonl`, mixup with α = 1, 60 epochs")
 
 
 def classifiers_table() -> str:

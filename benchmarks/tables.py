@@ -43,6 +43,7 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "frozen": _of_record("frozen_features", finetuning.frozen_table),
     "losses": _of_record("losses", losses.table),
     "metrics": _of_record("metrics", metrics.table),
+    "mixup": lambda: (runs.mixup_table(), runs.mixup_source()),
     "mixing": _of_record("mixing-gpu", training.table),
     "prototypes": _of_record("prototypes", prototypes.table),
     "training": _of_record("training-gpu", training.table),
