@@ -26,6 +26,7 @@ import harness
 from protosphere.cli.app import app
 from protosphere.recipes.schema import recipe_from_yaml
 from protosphere.runs import RunFolder
+from protosphere.studies.convergence import read_log, run_convergence
 
 RESULTS = harness.RESULTS / "benefits"
 METHODS = ("ce", "ntce", "nonl")
@@ -211,12 +212,16 @@ def collect(runs: Path) -> None:
         target = RESULTS / folder.name
         shutil.rmtree(target, ignore_errors=True)
         (target / "benchmarks").mkdir(parents=True)
-        for path in (folder / "recipe.yaml", folder / "metrics.jsonl", folder / "data.json"):
-            shutil.copy(path, target)
+        for name in ("recipe.yaml", "metrics.jsonl", "data.json", "classes.json"):
+            shutil.copy(folder / name, target)
         for path in (folder / "benchmarks").glob("*.json"):
             shutil.copy(path, target / "benchmarks")
         record = json.loads((folder / "machine.json").read_text()) | {"commit": harness.commit()}
         (target / "machine.json").write_text(json.dumps(record, indent=1) + "\n")
+    baseline = read_log(RESULTS / "cifar100-ce")
+    for method in METHODS:
+        if (RESULTS / f"cifar100-{method}").exists():
+            run_convergence(read_log(RESULTS / f"cifar100-{method}"), baseline=baseline)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import benefits_tables
 import embeddings
 import finetuning
 import losses
@@ -37,6 +38,11 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "summary": lambda: (runs.summary_table(), runs.summary_source()),
     "runs": lambda: (runs.table(), runs.source()),
     "accuracy": lambda: (runs.accuracy_table(), runs.accuracy_source()),
+    "long-tail": lambda: (benefits_tables.long_tail_table(), benefits_tables.source()),
+    "robustness": lambda: (benefits_tables.robustness_table(), benefits_tables.source()),
+    "transfer": lambda: (benefits_tables.transfer_table(), benefits_tables.source()),
+    "noise": lambda: (benefits_tables.noise_table(), benefits_tables.source()),
+    "convergence": lambda: (benefits_tables.convergence_table(), benefits_tables.source()),
     "classifiers": lambda: (runs.classifiers_table(), runs.classifiers_source()),
     "embeddings": _of_record("embeddings", embeddings.table),
     "finetuning": _of_record("finetuning-gpu", finetuning.table),

@@ -1,0 +1,246 @@
+"""Tables of the records that ``benefits.py`` has collected."""
+
+import json
+from statistics import fmean
+from typing import Any
+
+from benefits import LONG_TAIL_METHODS, METHODS, NOISE_METHODS, RESULTS
+from protosphere.runs.results import read_result
+from protosphere.studies.corruption_summary import reference_of, summarize_corruptions
+from protosphere.studies.corruptions import CorruptionRow
+from protosphere.studies.paper import paper_value
+
+NAMES = {"ce": "CE", "normface": "NormFace", "ntce": "NTCE", "nonl": "NONL", "etf-dr": "ETF + DR"}
+LONG_TAIL_CLASSIFIERS = {
+    "head": "head",
+    "logit_adjusted_head": "head, logit-adjusted",
+    "class_means": "class means",
+    "whitened_class_means": "class means, whitened",
+}
+TRANSFER_CLASSIFIERS = {
+    "logistic": "logistic regression",
+    "class_means": "class means",
+    "whitened": "class means, whitened",
+    "knn": "20 nearest neighbors",
+}
+TRANSFERS = {
+    "cifar100-{}": {
+        "cifar10": "CIFAR-100 → CIFAR-10",
+        "flowers102": "CIFAR-100 → Flowers-102",
+        "fashion-mnist": "CIFAR-100 → Fashion-MNIST",
+    },
+    "cifar10-{}": {
+        "cifar100": "CIFAR-10 → CIFAR-100",
+        "fashion-mnist": "CIFAR-10 → Fashion-MNIST",
+    },
+    "cifar100-coarse-{}": {"fine": "CIFAR-100, 20 superclasses → 100 classes"},
+}
+CONVERGENCE_METRICS = {
+    "weight_instance_alignment": "sample alignment",
+    "weight_class_alignment": "class alignment",
+    "weights_effective_rank": "rank of the weights",
+    "intra_effective_rank": "rank within classes",
+    "inter_effective_rank": "rank of the class means",
+}
+GROUPS = ("all", "many", "medium", "few")
+
+
+def long_tail_table() -> str:
+    """Return accuracies on CIFAR-100-LT by classifier and size of the classes, in Markdown."""
+    titles = [f"{label}: all (many / medium / few)" for label in LONG_TAIL_CLASSIFIERS.values()]
+    lines = _header("CIFAR-100-LT, ratio 0.01", "seeds", *titles, "paper, head")
+    for method in LONG_TAIL_METHODS:
+        records = [
+            _rows(path.name, "long_tail")
+            for path in sorted(RESULTS.glob(f"cifar100-lt-0.01-{method}-*"))
+        ]
+        if not records:
+            continue
+        cells = []
+        for classifier in LONG_TAIL_CLASSIFIERS:
+            means = [
+                fmean(
+                    row["accuracy"]
+                    for rows in records
+                    for row in rows
+                    if (row["classifier"], row["group"]) == (classifier, group)
+                )
+                for group in GROUPS
+            ]
+            first, *others = [_percent(mean) for mean in means]
+            cells.append(f"{first} ({' / '.join(others)})")
+        paper = paper_value("table6_long_tail", method.replace("-", "_"), "cifar100_lt_0.01")
+        lines.append(_line(NAMES[method], len(records), *cells, paper))
+    return "\n".join(lines)
+
+
+def noise_table() -> str:
+    """Return accuracies under label noise in Markdown."""
+    lines = _header(
+        "CIFAR-100, 60 epochs",
+        "head",
+        "class means",
+        "whitened",
+        "wrong labels learned (memorized)",
+    )
+    for fraction in (0.2, 0.4):
+        for method in NOISE_METHODS:
+            name = f"cifar100-noise-{fraction}-{method}"
+            if not (RESULTS / name).exists():
+                continue
+            rows = {row["classifier"]: row for row in _rows(name, "label_noise")}
+            kinds = ("head", "class_means", "whitened_class_means")
+            cells = [_percent(_accuracy(rows[kind])) for kind in kinds]
+            title = f"{NAMES[method]}, {100 * fraction:.0f} % wrong labels"
+            lines.append(_line(title, *cells, _percent(rows["head"]["memorized"])))
+    return "\n".join(lines)
+
+
+def robustness_table() -> str:
+    """Return errors on corrupted images, detection of unknown classes and calibration."""
+    methods = _measured("cifar100-{}")
+    results = {
+        method: read_result(_path(f"cifar100-{method}", "corruptions"), CorruptionRow).rows
+        for method in methods
+    }
+    reference = reference_of("CE", results["ce"])
+    summaries = {method: summarize_corruptions(results[method], reference) for method in methods}
+    rows: dict[str, list[Any]] = {
+        "error on clean images": [_percent(s.clean_error) for s in summaries.values()],
+        "error on corrupted images": [_percent(s.mean_error) for s in summaries.values()],
+        "mCE relative to CE": [_percent(s.mce) for s in summaries.values()],
+        "relative mCE": [_percent(s.relative_mce) for s in summaries.values()],
+    }
+    for score in ("softmax", "energy", "cosine", "subspace", "mahalanobis", "knn"):
+        rows[f"AUROC against CIFAR-10, {score}"] = [
+            _percent(row["auroc"])
+            for method in methods
+            for row in _rows(f"cifar100-{method}", "ood")
+            if row["score"] == score
+        ]
+    for state in ("before", "after"):
+        rows[f"calibration error of the head, {state} temperature scaling"] = [
+            _percent(row["ece"])
+            for method in methods
+            for row in _rows(f"cifar100-{method}", "calibration")
+            if (row["classifier"], row["state"]) == ("head", state)
+        ]
+    lines = _header("CIFAR-100, 100 epochs", *(NAMES[method] for method in methods))
+    return "\n".join([*lines, *(_line(title, *cells) for title, cells in rows.items())])
+
+
+def transfer_table() -> str:
+    """Return accuracies of frozen features on other sets in Markdown."""
+    lines = _header("transfer", "classifier", *(NAMES[method] for method in METHODS))
+    for folder, targets in TRANSFERS.items():
+        methods = _measured(folder)
+        for target, title in targets.items() if methods else ():
+            for index, (classifier, label) in enumerate(TRANSFER_CLASSIFIERS.items()):
+                values = {
+                    method: row["value"]
+                    for method in methods
+                    for row in _rows(folder.format(method), f"transfer-{target}")
+                    if row["classifier"] == classifier
+                }
+                cells = [_percent(values.get(method)) for method in METHODS]
+                lines.append(_line("" if index else title, label, *cells))
+    return "\n".join(lines)
+
+
+def convergence_table() -> str:
+    """Return both parts of Table 7 in Markdown."""
+    lines = _header("percent (the paper's number)", *CONVERGENCE_METRICS.values())
+    parts = {
+        "percent_to_collapse": "95 % of collapse, of the run",
+        "percent_of_baseline": "CE's last value, of CE's own time",
+    }
+    for part, title in parts.items():
+        for method in _measured("cifar100-{}"):
+            if (method, part) == ("ce", "percent_of_baseline"):
+                continue
+            rows = {row["metric"]: row for row in _rows(f"cifar100-{method}", "convergence")}
+            cells = [
+                f"{_number(rows[metric][part])} ({_number(rows[metric][f'paper_{part}'])})"
+                for metric in CONVERGENCE_METRICS
+            ]
+            lines.append(_line(f"{NAMES[method]}, {title}", *cells))
+    return "\n".join(lines)
+
+
+def long_tail() -> dict[str, str]:
+    """Return accuracies of head and class means on CIFAR-100-LT for the README, by loss."""
+    cells = {}
+    for method in LONG_TAIL_METHODS:
+        paths = sorted(RESULTS.glob(f"cifar100-lt-0.01-{method}-*"))
+        values = [
+            fmean(
+                row["accuracy"]
+                for path in paths
+                for row in _rows(path.name, "long_tail")
+                if (row["classifier"], row["group"]) == (classifier, "all")
+            )
+            for classifier in ("head", "class_means")
+        ]
+        cells[method] = " / ".join(_percent(value) for value in values)
+    return cells
+
+
+def wrong_labels(fraction: float) -> dict[str, str]:
+    """Return accuracies of the head under label noise for the README, by loss."""
+    rows = {
+        method: _rows(f"cifar100-noise-{fraction}-{method}", "label_noise")[0]
+        for method in NOISE_METHODS
+    }
+    return {method: _percent(_accuracy(row)) for method, row in rows.items()}
+
+
+def transfer(target: str) -> dict[str, str]:
+    """Return accuracies of logistic regression on another set for the README, by loss."""
+    return {
+        method: _percent(row["value"])
+        for method in _measured("cifar100-{}")
+        for row in _rows(f"cifar100-{method}", f"transfer-{target}")
+        if row["classifier"] == "logistic"
+    }
+
+
+def source() -> str:
+    """Return the line that says where the numbers come from."""
+    machines = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*/machine.json"))]
+    commits = sorted({machine["commit"] for machine in machines})
+    (device,) = {machine["device"] for machine in machines}
+    return f"{device}; several runs at a time; commit {' and '.join(commits)}."
+
+
+def _measured(folder: str) -> list[str]:
+    return [method for method in METHODS if (RESULTS / folder.format(method)).exists()]
+
+
+def _path(run: str, benchmark: str) -> Any:
+    return RESULTS / run / "benchmarks" / f"{benchmark}.json"
+
+
+def _rows(run: str, benchmark: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(_path(run, benchmark).read_text())["rows"]
+    return rows
+
+
+def _accuracy(row: dict[str, Any]) -> float:
+    value: float = row["test_accuracy"] if "test_accuracy" in row else row["accuracy"]
+    return value
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def _number(value: float | str | None) -> str:
+    return f"{value:.1f}" if isinstance(value, float | int) else value or "–"
+
+
+def _line(*cells: object) -> str:
+    return f"| {' | '.join('–' if cell is None else str(cell) for cell in cells)} |"
+
+
+def _header(first: str, *others: str) -> list[str]:
+    return [_line(first, *others), f"|---{'|---:' * len(others)}|"]
