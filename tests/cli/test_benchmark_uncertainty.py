@@ -25,7 +25,7 @@ def test_one_table_of_runs_and_scores(runs: Path) -> None:
     command = ["benchmark", "ood", runs / "ce", runs / "nonl", "--device", "cpu"]
     command += ["--against", runs / "noise.npz"]
     output = run_command(*command, columns=250)
-    records = json.loads(run_command(*command, "--json"))
+    records = json.loads(run_command(*command, "--json"))["runs"]
     header = output.splitlines()[1].split()
     assert header[:3] == ["run", "method", "against"]
     lines = [line.split() for line in output.splitlines()[2:6]]
@@ -37,6 +37,19 @@ def test_one_table_of_runs_and_scores(runs: Path) -> None:
         assert errors == ["FPR95", *(f"{100 * row['fpr95']:.1f}" for row in rows)]
 
 
+def test_two_sources_of_one_name_have_a_line_each(runs: Path) -> None:
+    (runs / "other").mkdir()
+    images = np.random.default_rng(1).integers(0, 9, (30, 8, 8), np.uint8)
+    np.savez(runs / "other/noise.npz", images=images)
+    command = ["benchmark", "ood", runs / "ce", "--device", "cpu"]
+    for folder in (runs, runs / "other"):
+        command += ["--against", folder / "noise.npz"]
+    (record,) = json.loads(run_command(*command, "--json"))["runs"]
+    areas = [f"{100 * row['auroc']:.1f}" for row in record["rows"]]
+    lines = [line.split()[4:] for line in run_command(*command, columns=250).splitlines()[2:6:2]]
+    assert lines == [areas[:6], areas[6:]]
+
+
 def test_calibration_of_head_and_class_means(runs: Path) -> None:
     pytest.importorskip("matplotlib")
     command = ["benchmark", "calibration", runs / "ce", runs / "nonl", "--device", "cpu"]
@@ -45,7 +58,7 @@ def test_calibration_of_head_and_class_means(runs: Path) -> None:
     assert "Wrote 4 reliability diagrams to" in result.stderr
     assert (runs / "reliability.svg").read_bytes().count(b"<!-- confidence -->") == 4
     lines = [line.split() for line in result.stdout.splitlines()]
-    records = json.loads(run_command(*command, "--json"))
+    records = json.loads(run_command(*command, "--json"))["runs"]
     assert len(records[0]["reliability"]) == 2 * 2 * 15
     rows = [row for record in records for row in record["rows"]]
     for line, row in zip(lines[2:10], rows, strict=True):
@@ -67,9 +80,26 @@ def test_calibration_of_head_and_class_means(runs: Path) -> None:
 def test_a_recipe_is_trained_first(runs: Path) -> None:
     path = runs / "ce/recipe.yaml"
     arguments = ["--out", runs / "trained", "--set", "schedule.epochs=1", "--device", "cpu"]
-    output = run_command("benchmark", "calibration", path, *arguments, columns=250)
-    assert "Calibration before and after temperature scaling" in output
+    result = invoke("benchmark", "calibration", path, *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    assert "epoch 1/1" in result.stderr
+    (record,) = json.loads(result.stdout)["runs"]
+    assert record["recipe"] == "digits-ce"
     assert (runs / "trained/digits-ce/benchmarks/calibration.json").exists()
+
+
+@pytest.mark.bad_input
+def test_targets_are_checked_before_a_recipe_is_trained(runs: Path) -> None:
+    path, out, folder = runs / "ce/recipe.yaml", runs / "trained", runs / "empty"
+    folder.mkdir()
+    command = ["benchmark", "calibration", path, "--out", out]
+    assert refusal(*command, folder) == f"{folder} is not a run folder: it has no recipe"
+    other = runs / "other.yaml"
+    other.write_text(path.read_text().replace("seed: 42", "seed: 43"))
+    assert refusal(*command, other) == (
+        f"recipes must have different names, {path} and {other} are both digits-ce"
+    )
+    assert not out.exists()
 
 
 @pytest.mark.bad_input

@@ -91,7 +91,9 @@ def calibration(
             plot_reliability(plot, diagrams)
             echo(f"Wrote {len(diagrams)} reliability diagrams to {plot}", err=True)
     if as_json:
-        typer.echo(to_json([_to_record(run, result) for run, result in results], indent=2))
+        typer.echo(
+            to_json({"runs": [_to_record(run, result) for run, result in results]}, indent=2)
+        )
     else:
         _print(results)
 

@@ -1,6 +1,8 @@
 """Arguments that the benchmarks share, and the runs that they are given."""
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -47,7 +49,8 @@ def open_runs(
     """Load the runs of a benchmark one after the other; recipes are trained first.
 
     All targets are checked before the first recipe is trained. A recipe is trained into the folder
-    of its name; training that was interrupted continues there.
+    of its name; training that was interrupted continues there. What training prints goes to
+    standard error: standard output is for the result.
 
     Args:
         targets: Run folders, names of recipes, or YAML files.
@@ -64,22 +67,31 @@ def open_runs(
 
     Raises:
         RecipeError: A target is neither a run folder nor a recipe.
+        RunFolderError: A folder is not a run.
+        ValueError: Two different recipes have the same name.
     """
     from protosphere.cli.devices import resolve_device
     from protosphere.cli.progress import progress_bar
     from protosphere.cli.train import train_run
     from protosphere.recipes.loading import load_run, read_recipe
+    from protosphere.runs import RunFolder, RunFolderError
 
     recipes = {
         target: read_recipe(target, overrides) for target in targets if not _is_folder(target)
     }
+    _check_names(recipes)
     for recipe in recipes.values():
         check_recipe(recipe)
+    for target in targets:
+        if target not in recipes and not RunFolder(target).recipe.is_file():
+            raise RunFolderError(f"{target} is not a run folder: it has no recipe")
     for target in targets:
         folder, own = Path(target), recipes.get(target)
         if own is not None:
             folder = out / own.name
-            if not train_run(own, folder, resume=True, device=device, download=download):
+            with redirect_stdout(sys.stderr):
+                done = train_run(own, folder, resume=True, device=device, download=download)
+            if not done:
                 raise typer.Exit(1)
         with progress_bar("loading the run") as progress:
             run = load_run(
@@ -100,3 +112,14 @@ def _is_folder(target: str) -> bool:
 
     path = Path(target)
     return path.is_dir() and (target not in catalog.names() or (path / "recipe.yaml").exists())
+
+
+def _check_names(recipes: "Mapping[str, Recipe]") -> None:
+    """Refuse two recipes that would be trained into the same folder."""
+    first: dict[str, str] = {}
+    for target, recipe in recipes.items():
+        other = first.setdefault(recipe.name, target)
+        if recipes[other] != recipe:
+            raise ValueError(
+                f"recipes must have different names, {other} and {target} are both {recipe.name}"
+            )
