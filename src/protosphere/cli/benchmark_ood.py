@@ -85,7 +85,7 @@ def ood(
                 )
             results.append((run, rows))
     if as_json:
-        typer.echo(to_json([_to_record(run, rows) for run, rows in results], indent=2))
+        typer.echo(to_json({"runs": [_to_record(run, rows) for run, rows in results]}, indent=2))
     else:
         _print(results)
 
@@ -109,10 +109,12 @@ def _print(results: "Sequence[tuple[Run, tuple[OodRow, ...]]]") -> None:
 
     lines: list[list[str]] = []
     for run, rows in results:
-        for against in dict.fromkeys(row.against for row in rows):
-            scores = {row.score: row for row in rows if row.against == against}
+        # By their images: two sources may have the same name.
+        for fingerprint in dict.fromkeys(row.fingerprint for row in rows):
+            scores = {row.score: row for row in rows if row.fingerprint == fingerprint}
             areas = [percent(scores[name].auroc) for name in OOD_SCORES]
             errors = [percent(scores[name].fpr95) for name in OOD_SCORES]
+            against = next(iter(scores.values())).against
             lines.append([str(run.path), method_of(run), against, "AUROC", *areas])
             lines.append(["", "", "", "FPR95", *errors])
     print_table(
