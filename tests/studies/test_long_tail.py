@@ -1,5 +1,6 @@
 """The long-tail study on digits: its numbers against loops, its file, and wrong input."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -159,6 +160,15 @@ def test_noise_and_validation_images(train_run: Train) -> None:
     settings = read_result(run.path / "benchmarks" / "long_tail.json", LongTailRow).settings
     assert settings["validation"] == run.dataset("validation").test.fingerprint()
     assert settings["logit_adjustment"] is None
+
+
+@pytest.mark.parametrize("override", ["data.sampler=balanced", "loss.class_weights=balanced"])
+def test_a_run_that_was_balanced_in_training_is_not_adjusted(
+    run: Run, override: str, tmp_path: Path
+) -> None:
+    path = shutil.copytree(run.path, tmp_path / "run")
+    balanced = replace(run, path=path, recipe=apply_overrides(run.recipe, [override]))
+    assert "logit_adjusted_head" not in {row.classifier for row in run_long_tail(balanced)}
 
 
 def test_a_group_without_classes_has_no_row(train_run: Train) -> None:

@@ -68,9 +68,10 @@ def run_long_tail(
 ) -> tuple[LongTailRow, ...]:
     """Measure accuracy by the number of training images, and keep it in the run folder.
 
-    A run whose loss was trained with logit adjustment has no head adjusted afterwards: it would be
-    adjusted twice. The temperature of class means is calibrated on the validation images of the
-    run, or on halves of its test images if it has none.
+    A run that was trained with logit adjustment, class weights or another sampler than the uniform
+    one has no head adjusted afterwards: it would be adjusted twice. The temperature of class means
+    is calibrated on the validation images of the run, or on halves of its test images if it has
+    none.
 
     Args:
         run: The run, trained with ``data.long_tail`` or on classes of very different size.
@@ -99,7 +100,7 @@ def run_long_tail(
     if run.recipe.data.long_tail is None:
         _check_groups(run.path, counts)
     validation = run.dataset("validation").test if run.recipe.data.has_validation else None
-    is_adjusted = bool(getattr(run.recipe.loss, "logit_adjustment", 0.0))
+    is_adjusted = _is_adjusted(run.recipe)
     settings: dict[str, Any] = run_settings(run) | {
         "test": dataset.test.fingerprint(),
         "validation": None if validation is None else validation.fingerprint(),
@@ -154,6 +155,16 @@ def check_long_tail(recipe: Recipe, *, download: bool = False) -> None:
     """
     if recipe.data.long_tail is None:
         _check_groups(recipe.name, _true_class_counts(recipe, download))
+
+
+def _is_adjusted(recipe: Recipe) -> bool:
+    """Whether training makes up for the class frequencies."""
+    loss = recipe.loss
+    return (
+        bool(getattr(loss, "logit_adjustment", 0.0))
+        or getattr(loss, "class_weights", None) is not None
+        or recipe.data.sampler != "uniform"
+    )
 
 
 def _true_class_counts(recipe: Recipe, download: bool) -> tuple[int, ...]:
