@@ -158,6 +158,28 @@ def test_the_numbers_of_the_paper_stand_beside_runs_of_its_setting(tmp_path: Pat
     assert balanced["intra_effective_rank"].paper_percent_to_collapse == 14.6
     assert balanced["weights_effective_rank"].paper_percent_of_baseline == 35.4
     assert {row.paper_percent_to_collapse for row in long_tail.values()} == {None}
+    others = read_log(
+        logged_run(tmp_path / "c", NONL, recipe="cifar100-ntce", class_counts=(5,) * 100)
+    )
+    rows = _by_metric(run_convergence(read_log(runs[0]), baseline=others))
+    assert rows["intra_effective_rank"].paper_percent_to_collapse == 14.6
+    assert {row.paper_percent_of_baseline for row in rows.values()} == {None}
+
+
+@pytest.mark.parametrize(
+    ("override", "num_classes"),
+    [
+        ("data.class_groups=cifar100-superclasses", 20),
+        ("data.label_noise={name: asymmetric, fraction: 0.2}", 100),
+    ],
+)
+def test_superclasses_and_wrong_labels_are_not_the_setting_of_the_paper(
+    override: str, num_classes: int, tmp_path: Path
+) -> None:
+    counts = (5,) * num_classes
+    run = logged_run(tmp_path / "run", NONL, override, recipe="cifar100-nonl", class_counts=counts)
+    rows = run_convergence(read_log(run))
+    assert {row.paper_percent_to_collapse for row in rows} == {None}
 
 
 def test_the_dimension_is_that_of_the_model_without_arrays(nonl: Path) -> None:

@@ -78,9 +78,12 @@ class TrainingLog:
 
     @property
     def has_paper_values(self) -> bool:
-        """Whether the run is of the paper's setting: CIFAR-100 with as many images per class."""
-        is_cifar100 = "cifar100" in (self.recipe.data.source, self.recipe.name.split("-")[0])
-        return is_cifar100 and len(set(self.data.class_counts or (1,))) == 1
+        """Whether the run is of the paper's setting: the 100 classes of CIFAR-100, balanced."""
+        data = self.recipe.data
+        is_cifar100 = "cifar100" in (data.source, self.recipe.name.split("-")[0])
+        is_balanced = len(set(self.data.class_counts or (1,))) == 1
+        is_changed = data.class_groups is not None or data.label_noise is not None
+        return is_cifar100 and len(self.class_names) == 100 and is_balanced and not is_changed
 
     @property
     def digest(self) -> str:
@@ -103,7 +106,8 @@ class ConvergenceRow:
         percent_of_run: Time until then in percent of the run.
         baseline_percent_of_run: Time of the baseline itself in percent of its run.
         paper_percent_to_collapse: The paper's first part, for runs of its setting.
-        paper_percent_of_baseline: The paper's second part, for runs of its setting.
+        paper_percent_of_baseline: The paper's second part, for runs of its setting and a baseline
+            with cross-entropy.
         missing: Why numbers are missing.
     """
 
@@ -272,7 +276,7 @@ def _rows(log: TrainingLog, baseline: TrainingLog | None) -> list[ConvergenceRow
                 percent_to_collapse=_percentage(to_collapse),
                 missing="; ".join(missing) or None,
                 **_compare(log, baseline, metric, threshold.side),
-                **_paper(log, metric),
+                **_paper(log, baseline, metric),
             )
         )
     return rows
@@ -301,15 +305,19 @@ def _compare(
     return columns
 
 
-def _paper(log: TrainingLog, metric: str) -> dict[str, float | None]:
+def _paper(log: TrainingLog, baseline: TrainingLog | None, metric: str) -> dict[str, float | None]:
     if not log.has_paper_values:
         return {}
-    return {
+    columns = {
         "paper_percent_to_collapse": paper_value(
             _PAPER_TABLE, "to_95_percent_nc", log.method, metric
-        ),
-        "paper_percent_of_baseline": paper_value(_PAPER_TABLE, "to_ce_final", log.method, metric),
+        )
     }
+    # The paper's baseline is cross-entropy.
+    if baseline is None or baseline.method == "ce":
+        value = paper_value(_PAPER_TABLE, "to_ce_final", log.method, metric)
+        columns["paper_percent_of_baseline"] = value
+    return columns
 
 
 def _curves(log: TrainingLog) -> list[CurveRow]:
