@@ -32,7 +32,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def rows(run: Run) -> dict[str, LabelNoiseRow]:
-    return {row.classifier: row for row in run_label_noise(run)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "_CHUNK_ROWS", 500)  # Several chunks.
+        return {row.classifier: row for row in run_label_noise(run)}
 
 
 def test_the_head_against_loops(run: Run, rows: dict[str, LabelNoiseRow]) -> None:

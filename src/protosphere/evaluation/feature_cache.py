@@ -121,16 +121,20 @@ def encode_images(
     Raises:
         DataError: A file cannot be read.
     """
-    features: list[Tensor] = []
+    features = torch.empty(0, device=device)
     num_done = 0
     with evaluation_mode(encoder):
         for batch in image_batches(
             images, transform, device=device, batch_size=batch_size, workers=workers
         ):
-            features.append(encoder(batch).float())
-            num_done += len(batch)
+            encoded = encoder(batch).float()
+            if not num_done:
+                # Filled in place: batches put together at the end would take twice the memory.
+                features = encoded.new_empty(len(images), *encoded.shape[1:])
+            features[num_done : num_done + len(encoded)] = encoded
+            num_done += len(encoded)
             progress(num_done / len(images))
-    return torch.cat(features)
+    return features
 
 
 def _read(path: Path, num_samples: int) -> Tensor | None:

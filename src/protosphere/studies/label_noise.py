@@ -1,8 +1,10 @@
 """Accuracy of a run that was trained with label noise, and how much of the noise it memorized."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from protosphere.classifiers import class_means
@@ -20,6 +22,8 @@ from protosphere.runs.results import ResultFile
 from protosphere.studies.common import run_settings
 from protosphere.studies.data_sources import encode_split
 from protosphere.studies.progress import split_progress
+
+_CHUNK_ROWS = 8192
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ def run_label_noise(
     given, true = dataset.train.labels, _true_labels(run)
     rows = []
     for name, (on_train, on_test) in _predict(run, train, test, given, shrinkage).items():
-        measured = measure_noise(on_train.cpu(), given, true)
+        measured = measure_noise(on_train, given, true)
         rows.append(
             LabelNoiseRow(
                 classifier=name,
@@ -100,7 +104,7 @@ def run_label_noise(
                 fraction=noise.fraction,
                 num_wrong=measured.num_wrong,
                 num_train=len(given),
-                accuracy=float((on_test.cpu() == dataset.test.labels).double().mean()),
+                accuracy=float((on_test == dataset.test.labels).double().mean()),
                 given_accuracy=measured.given_accuracy,
                 true_accuracy=measured.true_accuracy,
                 memorized=measured.memorized,
@@ -141,15 +145,23 @@ def _true_labels(run: Run) -> Tensor:
 def _predict(
     run: Run, train: Tensor, test: Tensor, labels: Tensor, shrinkage: Shrinkage
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return the predictions of each classifier for training and test images."""
+    """Return the predictions of each classifier for training and test images, on the CPU."""
     head, num_classes = run.objective.head, len(run.class_names)
     labels = labels.to(train.device)
-    predictions: dict[str, tuple[Tensor, Tensor]] = {}
-    if not isinstance(head, FittedHead):
-        device = head.prototypes.device
-        predictions["head"] = (head.predict(train.to(device)), head.predict(test.to(device)))
     means = class_means(train, labels, num_classes=num_classes).means.to(train)
-    predictions["class_means"] = (cosines(train, means).argmax(1), cosines(test, means).argmax(1))
     whitened = whitened_class_means(train, labels, num_classes=num_classes, shrinkage=shrinkage)
-    predictions["whitened_class_means"] = (whitened.predict(train), whitened.predict(test))
-    return predictions
+    classifiers: dict[str, Callable[[Tensor], Tensor]] = {
+        "head": lambda features: head.predict(features.to(head.prototypes.device)),
+        "class_means": lambda features: cosines(features, means).argmax(1),
+        "whitened_class_means": whitened.predict,
+    }
+    if isinstance(head, FittedHead):
+        del classifiers["head"]
+    # In chunks: the scores of all training images may not fit into memory.
+    return {
+        name: (
+            torch.cat([predict(chunk).cpu() for chunk in train.split(_CHUNK_ROWS)]),
+            torch.cat([predict(chunk).cpu() for chunk in test.split(_CHUNK_ROWS)]),
+        )
+        for name, predict in classifiers.items()
+    }
