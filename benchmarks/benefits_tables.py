@@ -90,7 +90,7 @@ def noise_table() -> str:
                 continue
             rows = {row["classifier"]: row for row in _rows(name, "label_noise")}
             kinds = ("head", "class_means", "whitened_class_means")
-            cells = [_percent(_accuracy(rows[kind])) for kind in kinds]
+            cells = [_percent(rows[kind]["accuracy"]) for kind in kinds]
             title = f"{NAMES[method]}, {100 * fraction:.0f} % wrong labels"
             lines.append(_line(title, *cells, _percent(rows["head"]["memorized"])))
     return "\n".join(lines)
@@ -191,7 +191,7 @@ def wrong_labels(fraction: float) -> dict[str, str]:
         method: _rows(f"cifar100-noise-{fraction}-{method}", "label_noise")[0]
         for method in NOISE_METHODS
     }
-    return {method: _percent(_accuracy(row)) for method, row in rows.items()}
+    return {method: _percent(row["accuracy"]) for method, row in rows.items()}
 
 
 def transfer(target: str) -> dict[str, str]:
@@ -223,11 +223,6 @@ def _path(run: str, benchmark: str) -> Any:
 def _rows(run: str, benchmark: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads(_path(run, benchmark).read_text())["rows"]
     return rows
-
-
-def _accuracy(row: dict[str, Any]) -> float:
-    value: float = row["test_accuracy"] if "test_accuracy" in row else row["accuracy"]
-    return value
 
 
 def _percent(value: float | None) -> str:
