@@ -24,7 +24,7 @@ REPLACED_NAMES = {
     "batch": "batch_size",
     "clip": "grad_clip",
     "average": "ema_decay",
-    "accumulate": "grad_accum_steps",
+    "accumulate": "micro_batch_size",
     "execution": "compile",
     "final_share": "min_lr_ratio",
     "views": "augmentation",

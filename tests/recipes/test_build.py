@@ -30,7 +30,7 @@ def _recipe(*overrides: str, name: str = "digits-ce") -> Recipe:
 def test_every_training_key_arrives() -> None:
     """None of these values is a default."""
     recipe = _recipe(
-        "training={batch_size: 12, grad_accum_steps: 3, grad_clip: 0.5, ema_decay: 0.99, "
+        "training={batch_size: 12, micro_batch_size: 4, grad_clip: 0.5, ema_decay: 0.99, "
         "precision: bf16, compile: true}",
         "optimizer={name: adamw, lr: 0.7, betas: [0.8, 0.95], weight_decay: 0.03}",
         "schedule={name: multistep, epochs: 7, milestones: [3], gamma: 0.4, warmup_epochs: 2, "
@@ -38,7 +38,7 @@ def test_every_training_key_arrives() -> None:
         "seed=5",
     )
     config = build.create_train_config(recipe, report_every=9)
-    assert (config.batch_size, config.grad_accum_steps, config.grad_clip) == (12, 3, 0.5)
+    assert (config.batch_size, config.micro_batch_size, config.grad_clip) == (12, 4, 0.5)
     assert (config.ema_decay, config.precision, config.compile) == (0.99, "bf16", True)
     assert config.optimizer == AdamW(betas=(0.8, 0.95), weight_decay=0.03)
     assert (config.seed, config.report_every) == (5, 9)
@@ -58,7 +58,7 @@ def test_probes_are_trained_by_their_own_section() -> None:
     )
     config = build.create_probe_config(recipe)
     assert config.optimizer == SGD(momentum=0.9, weight_decay=0.0)
-    assert (config.grad_clip, config.ema_decay, config.grad_accum_steps) == (None, None, 1)
+    assert (config.grad_clip, config.ema_decay, config.micro_batch_size) == (None, None, None)
     assert (config.batch_size, config.schedule.lr, config.schedule.gamma) == (64, 0.7, 0.3)
 
 

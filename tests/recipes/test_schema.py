@@ -249,7 +249,10 @@ def test_keys_without_effect_are_refused(recipe: str, overrides: list[str], mess
             "loss.name must be one of ce, normface, ntce, nonl, etf-dr, scl, proto, got 'mse'",
         ),
         ("schedule.warmup_epochs=99", "schedule.warmup_epochs must be less than epochs (15)"),
-        ("training.grad_accum_steps=3", "training.grad_accum_steps must divide batch_size"),
+        (
+            "training.micro_batch_size=4096",
+            "training.micro_batch_size must be less than batch_size",
+        ),
         ("schedule.name=multistep", "a recipe must set schedule.milestones"),
         ("data.source=arrays", "a recipe must set data.path"),
         ("data.source=folder", "a recipe must set data.path"),
@@ -319,7 +322,7 @@ def test_every_option_of_a_loss_module_can_be_set(name: str) -> None:
     entry = LOSSES[name]
     module = entry.loss(entry.settings())
     options = set(inspect.signature(type(module).__init__).parameters) - {"self"}
-    assert options - {"ignore_index", "reduction"} <= set(entry.settings.model_fields)
+    assert options - {"ignore_index", "reduction", "group"} <= set(entry.settings.model_fields)
 
 
 @pytest.mark.parametrize("habit", sorted(set(HABITS.values()) - {"name", "model"}))

@@ -14,8 +14,8 @@ SCHEDULE = Schedule(0.1, 3)
     ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"grad_accum_steps": 3}, r"grad_accum_steps must divide batch_size \(16\), got 3"),
-        ({"grad_accum_steps": 0}, r"grad_accum_steps must divide batch_size \(16\), got 0"),
+        ({"micro_batch_size": 1}, r"micro_batch_size must be at least 2 .*, got 1"),
+        ({"micro_batch_size": 16}, r"and less than batch_size \(16\), got 16"),
         ({"grad_clip": 0.0}, "grad_clip must be a positive number, got 0.0"),
         ({"ema_decay": 1.0}, "ema_decay must be between 0 and 1, got 1.0"),
         ({"precision": "fp8"}, "precision must be 'fp32', 'bf16' or 'fp16', got 'fp8'"),

@@ -141,7 +141,7 @@ def test_a_resumed_epoch_continues_in_its_own_order(tmp_path: Path) -> None:
         {},
         {"optimizer": AdamW()},
         {"grad_clip": 0.1, "ema_decay": 0.9},
-        {"precision": "bf16", "grad_accum_steps": 2},
+        {"precision": "bf16", "micro_batch_size": 8},
     ],
     ids=str,
 )

@@ -87,7 +87,7 @@ def test_a_saved_scaler_is_loaded() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"optimizer": AdamW()}, {"grad_clip": 0.1}, {"grad_accum_steps": 2}, {"ema_decay": 0.9}],
+    [{}, {"optimizer": AdamW()}, {"grad_clip": 0.1}, {"micro_batch_size": 8}, {"ema_decay": 0.9}],
     ids=str,
 )
 def test_training_in_float16_follows_float32(change: dict, monkeypatch: pytest.MonkeyPatch) -> None:

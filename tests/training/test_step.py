@@ -7,15 +7,13 @@ from typing import Literal
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protosphere.classifiers import LinearClassifier
 from protosphere.classifiers.protocol import Head
 from protosphere.data.augmentation import AugmentationPolicy
 from protosphere.data.loaders import MemoryLoader, derive_seed
 from protosphere.data.mixing import Mixup
-from protosphere.training import SGD, AdamW, Objective, Schedule, TrainConfig, train
+from protosphere.training import SGD, AdamW, Schedule, TrainConfig, train
 from protosphere.training.step import EagerStep
 from support.training import (
     PLAIN_POLICY,
@@ -126,56 +124,6 @@ def test_weights_decay_without_a_gradient(optimizer: SGD | AdamW) -> None:
     list(train(objective, RecordingLoader(num_samples=4), config))
     assert isinstance(objective.encoder, nn.Linear)
     torch.testing.assert_close(objective.encoder.weight.detach(), 0.95 * WEIGHTS)
-
-
-def test_accumulated_gradients_are_those_of_the_batch() -> None:
-    """With a loss of single samples and without batch norm, a divided batch is the batch."""
-
-    def cross_entropy(features: Tensor, head: Head, labels: Tensor) -> Tensor:
-        return F.cross_entropy(head(features), labels)
-
-    def objective() -> Objective:
-        torch.manual_seed(0)
-        encoder = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))
-        return Objective(encoder, LinearClassifier(8, 5), cross_entropy)
-
-    whole, divided = objective(), objective()
-    loader = memory_loader(small_split(), PLAIN_POLICY)
-    config = TrainConfig(Schedule(0.1, 3), 16)
-    *_, expected = train(whole, loader, config)
-    *_, progress = train(divided, loader, dataclasses.replace(config, grad_accum_steps=4))
-    assert progress.loss == pytest.approx(expected.loss, rel=1e-5)
-    torch.testing.assert_close(divided.head.prototypes, whole.head.prototypes, rtol=1e-4, atol=1e-6)
-
-
-def test_parts_of_unequal_sizes_are_weighted_by_their_sizes() -> None:
-    """Seventy samples in four parts: 18, 18, 17 and 17."""
-    objective = small_objective()
-    sizes: list[int] = []
-
-    def loss(features: Tensor, head: Head, labels: Tensor) -> Tensor:
-        sizes.append(len(labels))
-        return small_loss(features, head, labels) * 0 + float(len(sizes))
-
-    objective.loss = loss
-    config = TrainConfig(Schedule(0.1, 1), 512, grad_accum_steps=4)
-    (progress,) = train(objective, memory_loader(small_split()), config)
-    assert sizes == [18, 18, 17, 17]
-    assert progress.loss == pytest.approx((18 * 1 + 18 * 2 + 17 * 3 + 17 * 4) / 70)
-
-
-def test_no_part_of_a_small_dataset_has_a_single_image() -> None:
-    sizes: list[int] = []
-
-    def loss(features: Tensor, head: Head, labels: Tensor) -> Tensor:
-        sizes.append(len(labels))
-        return small_loss(features, head, labels)
-
-    objective = small_objective()
-    objective.loss = loss
-    config = TrainConfig(Schedule(0.1, 1), 64, grad_accum_steps=8)
-    list(train(objective, memory_loader(small_split().subset(torch.arange(9))), config))
-    assert sizes == [3, 2, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,9 @@ class TrainConfig:
             parameters without weight decay.
         mixing: Mixup or CutMix, applied to augmented images; the loss then gets
             :class:`~protosphere.losses.MixedLabels`. None for none.
-        grad_accum_steps: Number of equal parts into which a batch is divided to save memory; their
-            gradients are accumulated. Losses that contrast samples see one part at a time.
+        micro_batch_size: Number of samples that the encoder computes at a time, to save memory;
+            None for the whole batch. The loss and its gradient are those of the whole batch; see
+            :mod:`protosphere.training.micro_batches`.
         grad_clip: Maximum norm of the gradient; None for no clipping.
         ema_decay: Decay of the exponential moving average of the weights; None for no average.
         precision: Precision of the encoder: ``"fp32"``, ``"bf16"``, or ``"fp16"`` with loss
@@ -51,7 +52,7 @@ class TrainConfig:
     optimizer: OptimizerConfig = field(default_factory=SGD)
     parameter_groups: ParameterGroups = field(default_factory=ParameterGroups)
     mixing: Mixing | None = None
-    grad_accum_steps: int = 1
+    micro_batch_size: int | None = None
     grad_clip: float | None = None
     ema_decay: float | None = None
     precision: Precision = "fp32"
@@ -62,10 +63,10 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
-        if self.grad_accum_steps < 1 or self.batch_size % self.grad_accum_steps:
+        if self.micro_batch_size is not None and not 1 < self.micro_batch_size < self.batch_size:
             raise ValueError(
-                f"grad_accum_steps must divide batch_size ({self.batch_size}), "
-                f"got {self.grad_accum_steps}"
+                "micro_batch_size must be at least 2 and less than batch_size "
+                f"({self.batch_size}), got {self.micro_batch_size}"
             )
         if self.grad_clip is not None and not self.grad_clip > 0:
             raise ValueError(f"grad_clip must be a positive number, got {self.grad_clip}")

@@ -167,7 +167,8 @@ class _Throughput:
 
 
 def _create_step(objective: Objective, loader: Loader, config: TrainConfig) -> Step:
-    if config.compile and loader.device.type == "cuda":
+    # A captured graph cannot draw the random numbers of a piece a second time.
+    if config.compile and loader.device.type == "cuda" and config.micro_batch_size is None:
         return GraphStep(objective, loader, config)
     return EagerStep(objective, loader, config)
 

@@ -1,5 +1,7 @@
 """The training step: forward, backward and update, run eagerly or with a compiled loss."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -11,6 +13,7 @@ from protosphere.losses import MixedLabels
 from protosphere.training.config import TrainConfig
 from protosphere.training.ema import ExponentialMovingAverage
 from protosphere.training.loss_scaling import LossScaler
+from protosphere.training.micro_batches import micro_batch_backward, split_batch
 from protosphere.training.objective import Objective
 
 _AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -71,8 +74,8 @@ class EagerStep:
         objective: Module to train, on the device of the loader.
         loader: Loader of the training images.
         config: Settings of the run.
-        for_graph: Whether a step must be capturable in a CUDA graph: channels-last layout and, if
-            the optimizer can be captured, learning rates in tensors.
+        for_graph: Whether a step must be capturable in a CUDA graph: if the optimizer can be
+            captured, learning rates are in tensors.
 
     Attributes:
         captures_optimizer: Whether :meth:`apply_gradients` is capturable too.
@@ -92,8 +95,8 @@ class EagerStep:
         self.objective, self.loader, self.config = objective, loader, config
         self.device = loader.device
         self.captures_optimizer = for_graph and config.optimizer.is_capturable
-        self._channels_last = for_graph
-        if for_graph:
+        self._channels_last = config.compile and self.device.type == "cuda"
+        if self._channels_last:
             objective.to(memory_format=torch.channels_last)
         self._groups = config.parameter_groups.split(objective)
         self._last_lr = config.schedule.at_epoch(0)
@@ -123,11 +126,12 @@ class EagerStep:
             if config.ema_decay is None
             else ExponentialMovingAverage(objective, config.ema_decay)
         )
-        self._loss = (
-            torch.compile(self._compute_loss, fullgraph=True, dynamic=False)
-            if config.compile
-            else self._compute_loss
+        compiled: Callable[[Any], Any] = (
+            partial(torch.compile, fullgraph=True, dynamic=False) if config.compile else _identity
         )
+        # One graph for the whole step, and two for a batch in pieces.
+        self._whole = compiled(self._compute_whole)
+        self._encode, self._loss = compiled(self._compute_features), compiled(self._compute_loss)
 
     @property
     def ema(self) -> ExponentialMovingAverage | None:
@@ -183,25 +187,21 @@ class EagerStep:
         Returns:
             The loss.
         """
-        num_parts = self.config.grad_accum_steps
-        if len(batch[0]) < self.config.batch_size:
-            # The dataset is smaller than a batch. A part of one image can neither be mixed nor
-            # have negatives, and batch norm may refuse it.
-            num_parts = min(num_parts, max(1, len(batch[0]) // 2))
-        losses = []
         self.optimizer.zero_grad(set_to_none=True)
-        for part in zip(*(tensor.tensor_split(num_parts) for tensor in batch), strict=True):
-            loss = self._loss(*part)
-            if num_parts > 1:
-                loss = loss * (len(part[0]) / len(batch[0]))
-            (loss if self._scaler is None else self._scaler.scale(loss)).backward()
-            losses.append(loss.detach())
+        if self.config.micro_batch_size is None:
+            loss: Tensor = self._whole(*batch)
+            self._backward(loss)
+        else:
+            pieces = split_batch(batch, self.config.micro_batch_size)
+            loss = micro_batch_backward(
+                self.objective.encoder, pieces, self._encode, self._loss, self._backward
+            )
         parameters = [parameter for group in self._groups for parameter in group.parameters]
         if self._scaler is not None:
             self._scaler.unscale([p.grad for p in parameters if p.grad is not None])
         if self.config.grad_clip is not None:
             torch.nn.utils.clip_grad_norm_(parameters, self.config.grad_clip)
-        return losses[0] if num_parts == 1 else torch.stack(losses).sum()
+        return loss.detach()
 
     def apply_gradients(self) -> None:
         """Update the weights, unless gradients of float16 overflowed, and their average."""
@@ -272,7 +272,11 @@ class EagerStep:
         if self._ema is not None:
             self._ema.load_state_dict(state["ema"])
 
-    def _compute_loss(self, *batch: Tensor) -> Tensor:
+    def _compute_whole(self, *batch: Tensor) -> Tensor:
+        return self._compute_loss(*self._compute_features(*batch))
+
+    def _compute_features(self, *batch: Tensor) -> tuple[Tensor, Tensor | MixedLabels]:
+        """Augment and encode a batch or a piece of it."""
         images, labels = self.loader.prepare(*batch)
         targets: Tensor | MixedLabels = labels
         if self.config.mixing is not None:
@@ -280,14 +284,24 @@ class EagerStep:
             targets = MixedLabels(labels, labels.roll(1), weights)
         if self._channels_last and images.ndim == 4:  # Precomputed features have two dimensions.
             images = images.contiguous(memory_format=torch.channels_last)
+        with self._autocast():
+            return self.objective.encoder(images), targets
+
+    def _compute_loss(self, features: Tensor, targets: Tensor | MixedLabels) -> Tensor:
+        with self._autocast():
+            loss: Tensor = self.objective.loss(features, self.objective.head, targets)
+        return loss
+
+    def _autocast(self) -> torch.autocast:
         precision = self.config.precision
-        with torch.autocast(
+        return torch.autocast(
             self.device.type,
             _AUTOCAST_TYPES.get(precision, torch.bfloat16),
             enabled=precision in _AUTOCAST_TYPES,
-        ):
-            loss: Tensor = self.objective(images, targets)
-        return loss
+        )
+
+    def _backward(self, loss: Tensor) -> None:
+        (loss if self._scaler is None else self._scaler.scale(loss)).backward()
 
     def _seed(self, seed: int) -> None:
         if self.device.type == "cuda":
@@ -303,6 +317,10 @@ class EagerStep:
                 group["lr"] = self._lr_tensors[index].fill_(lr)
             else:
                 group["lr"] = lr
+
+
+def _identity(function: Any) -> Any:
+    return function
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:

@@ -202,8 +202,11 @@ class Training(Section):
     """Batches and arithmetic."""
 
     batch_size: int = Field(512, ge=2)
-    grad_accum_steps: int = Field(
-        1, ge=1, description="Parts of a batch whose gradients are summed before a step."
+    micro_batch_size: int | None = Field(
+        None,
+        ge=2,
+        description="Images that the encoder computes at a time, to save memory. The gradient is "
+        "that of the whole batch.",
     )
     grad_clip: float | None = Field(None, gt=0, description="Maximum norm of the gradient.")
     ema_decay: float | None = Field(
@@ -216,11 +219,11 @@ class Training(Section):
     compile: Literal["auto"] | bool = Field("auto", description="auto: compile on a GPU.")
 
     @model_validator(mode="after")
-    def _check_accumulation(self) -> "Training":
-        if self.batch_size % self.grad_accum_steps or self.batch_size < 2 * self.grad_accum_steps:
+    def _check_micro_batches(self) -> "Training":
+        if self.micro_batch_size is not None and self.micro_batch_size >= self.batch_size:
             raise ValueError(
-                "grad_accum_steps must divide batch_size into parts of at least 2 samples, got "
-                f"{self.grad_accum_steps} for a batch_size of {self.batch_size}"
+                f"micro_batch_size must be less than batch_size ({self.batch_size}), got "
+                f"{self.micro_batch_size}"
             )
         return self
 
