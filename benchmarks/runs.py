@@ -150,7 +150,7 @@ def summary_table() -> str:
     }
     rows = {
         "test accuracy, settings tuned for CE, 200 epochs": _percent(strong),
-        "long tail (1:100), settings tuned for CE, 200 epochs: head / class means": benefits_tables.long_tail(),
+        "long tail (1:100), settings tuned for CE: head / class means": benefits_tables.long_tail(),
         "40 % of the training labels wrong: test accuracy": benefits_tables.wrong_labels(0.4),
         "frozen features on CIFAR-10: logistic regression": benefits_tables.transfer("cifar10"),
         "within/between-class variance": variance,
