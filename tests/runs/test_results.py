@@ -40,6 +40,15 @@ def test_other_settings_start_again_and_write_nothing_before_a_row(tmp_path: Pat
     assert ResultFile(tmp_path, "noise", Row, {"step": 4}, recompute=True).rows == ()
 
 
+def test_some_rows_can_be_replaced(tmp_path: Path) -> None:
+    ResultFile(tmp_path, "noise", Row, {}).append(Row("a", 0.5), Row("b", 1.0))
+    result = ResultFile(tmp_path, "noise", Row, {}, recompute=lambda row: row.name == "a")
+    assert result.rows == (Row("b", 1.0),)
+    assert len(ResultFile(tmp_path, "noise", Row, {}).rows) == 2
+    result.append(Row("a", 0.25))
+    assert ResultFile(tmp_path, "noise", Row, {}).rows == (Row("b", 1.0), Row("a", 0.25))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -57,4 +66,5 @@ def test_damaged_files_are_refused(tmp_path: Path, content: object, message: str
     path.write_text(str(content))
     with pytest.raises(RunFolderError, match=message):
         ResultFile(tmp_path, "noise", Row, {})
-    assert ResultFile(tmp_path, "noise", Row, {}, recompute=True).rows == ()
+    for recompute in (True, lambda _: True):
+        assert ResultFile(tmp_path, "noise", Row, {}, recompute=recompute).rows == ()

@@ -144,11 +144,18 @@ def test_an_interrupted_benchmark_resumes_and_computes_nothing_twice(
     assert calls[2:] == [("fog", 5)]
     run_corruptions(run, **wanted, recompute=True)
     assert len(calls) == 7
+    # What was not asked for stays.
+    assert run_corruptions(run, corruptions=["fog"], severities=[5])[1] == more[2]
+    assert len(calls) == 7
     # Another seed and other textures give other images.
     run_corruptions(run, **wanted, seed=1)
     textures = FrostTextures((torch.zeros(3, 400, 400, dtype=torch.uint8),), "here")
     run_corruptions(run, **wanted, seed=1, frost=textures)
     assert len(calls) == 15
+    # So do other formulas.
+    monkeypatch.setattr(study, "CORRUPTIONS_VERSION", 0)
+    run_corruptions(run, **wanted, seed=1, frost=textures)
+    assert len(calls) == 19
 
 
 def test_progress_ends_at_one(run: Run) -> None:

@@ -49,6 +49,8 @@ CORRUPTIONS = (
 )
 EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 SEVERITIES = (1, 2, 3, 4, 5)
+# Changes whenever an image would be corrupted in another way than before, or its frost texture.
+CORRUPTIONS_VERSION = 1
 
 _SMALLEST_SIDE = 8
 # Pixel values that are processed together: more do not fit into the caches of a CPU.

@@ -4,7 +4,7 @@ RUN/benchmarks/NAME.json  {"benchmark": NAME, "settings": {...}, "rows": [{...},
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -43,7 +43,8 @@ class ResultFile(Generic[RowT]):
         name: Name of the benchmark, and of the file without its suffix.
         row_type: Frozen dataclass of the rows, with fields of JSON's types.
         settings: Everything that determines the rows: weights, data, options.
-        recompute: Whether rows of an earlier call are discarded.
+        recompute: Whether rows of an earlier call are discarded; or a function of a row, for those
+            that are. The file keeps them until the first :meth:`append`.
 
     Raises:
         RunFolderError: The file is damaged; with ``recompute`` it is replaced instead.
@@ -56,7 +57,7 @@ class ResultFile(Generic[RowT]):
         row_type: type[RowT],
         settings: Mapping[str, Any],
         *,
-        recompute: bool = False,
+        recompute: bool | Callable[[RowT], bool] = False,
     ) -> None:
         root = folder.path if isinstance(folder, RunFolder) else Path(folder)
         self.path = root / _FOLDER / f"{name}.json"
@@ -64,10 +65,16 @@ class ResultFile(Generic[RowT]):
         # As JSON returns them: tuples are lists, and keys are strings.
         self.settings: dict[str, Any] = json.loads(json.dumps(settings))
         self.rows: tuple[RowT, ...] = ()
-        if not recompute and self.path.exists():
+        if recompute is True or not self.path.exists():
+            return
+        try:
             stored = read_result(self.path, row_type)
-            if stored.settings == self.settings:
-                self.rows = stored.rows
+        except RunFolderError:
+            if recompute is False:
+                raise
+            return
+        if stored.settings == self.settings:
+            self.rows = tuple(row for row in stored.rows if not (recompute and recompute(row)))
 
     def append(self, *rows: RowT) -> None:
         """Add rows and write the file atomically.
@@ -108,12 +115,17 @@ def read_result(path: Path | str, row_type: type[RowT]) -> Result[RowT]:
     except OSError as error:
         raise RunFolderError(f"cannot read {path}: {reason(error)}") from None
     except ValueError:
-        raise RunFolderError(f"{path} is damaged: it is not JSON") from None
+        raise RunFolderError(
+            f"{path} is damaged: it is not JSON; --recompute replaces it"
+        ) from None
     keys = {"benchmark": str, "settings": dict, "rows": list}
     if not isinstance(content, dict) or any(
         not isinstance(content.get(key), kind) for key, kind in keys.items()
     ):
-        raise RunFolderError(f"{path} must hold the benchmark, settings and rows of a result")
+        raise RunFolderError(
+            f"{path} must hold the benchmark, settings and rows of a result; --recompute replaces "
+            "it"
+        )
     names = {field.name for field in fields(row_type)}  # type: ignore[arg-type]
     required = {
         field.name

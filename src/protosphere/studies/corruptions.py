@@ -15,7 +15,13 @@ from protosphere.data.corruption_files import (
     open_corruption_files,
     pixel_batches,
 )
-from protosphere.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, SEVERITIES, corrupt
+from protosphere.data.corruptions import (
+    CORRUPTIONS,
+    CORRUPTIONS_VERSION,
+    EXTRA_CORRUPTIONS,
+    SEVERITIES,
+    corrupt,
+)
 from protosphere.data.decoding import CROP_FRACTION
 from protosphere.data.folder_memory import (
     MemoryImages,
@@ -94,7 +100,8 @@ def run_corruptions(
         class_means: Whether images are also classified by class means, which takes one pass over
             the training images.
         batch_size: Number of images in a batch.
-        recompute: Whether errors that the folder has are computed again.
+        recompute: Whether errors that the folder has are computed again, of these corruptions and
+            severities.
         progress: Called with the fraction that is done.
 
     Returns:
@@ -122,14 +129,24 @@ def run_corruptions(
         "class_means": class_means,
     }
     if source is None:
-        settings |= {"seed": seed, "frost": "procedural" if frost is None else frost.fingerprint}
+        settings |= {
+            "version": CORRUPTIONS_VERSION,
+            "seed": seed,
+            "frost": "procedural" if frost is None else frost.fingerprint,
+        }
     else:
         settings |= {"folder": str(Path(folder or "").expanduser().resolve())}
     name = "corruptions" if source is None else "corruption-files"
-    result = ResultFile(run.path, name, CorruptionRow, settings, recompute=recompute)
     tasks = [_Task(name, severity) for name in corruptions for severity in severities]
     if clean is not None:
         tasks.insert(0, _Task(CLEAN, 0))
+    result = ResultFile(
+        run.path,
+        name,
+        CorruptionRow,
+        settings,
+        recompute=recompute and (lambda row: _Task(row.corruption, row.severity) in tasks),
+    )
     done = {_Task(row.corruption, row.severity) for row in result.rows}
     pending = [task for task in tasks if task not in done]
     if pending:

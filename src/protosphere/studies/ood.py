@@ -71,7 +71,7 @@ def run_ood(
         split: Images of the run that count as known.
         num_neighbors: k of the score ``knn``.
         shrinkage: Shrinkage of the covariance of the score ``mahalanobis``.
-        recompute: Whether rows that the folder has are computed again.
+        recompute: Whether rows that the folder has of these sources are computed again.
         progress: Called with the fraction that is done.
 
     Returns:
@@ -98,7 +98,13 @@ def run_ood(
                 f"got {source.name}"
             )
         _warn_of_shared_classes(run, source)
-    result = ResultFile(run.path, "ood", OodRow, settings, recompute=recompute)
+    result = ResultFile(
+        run.path,
+        "ood",
+        OodRow,
+        settings,
+        recompute=recompute and (lambda row: row.fingerprint in fingerprints),
+    )
     done = {row.fingerprint for row in result.rows}
     pending = {
         fingerprint: source

@@ -122,7 +122,7 @@ def run_transfer(
         use_cache: Whether features are read from files, and written to them.
         batch_size: Number of images that are encoded at a time.
         workers: Largest number of processes that decode image files.
-        recompute: Whether rows and features of an earlier call are computed again.
+        recompute: Whether these rows, and the features, of an earlier call are computed again.
         progress: Called with the fraction that is done.
 
     Returns:
@@ -142,20 +142,22 @@ def run_transfer(
         "test": target.test.fingerprint,
     }
     validation = hashlib.sha256(target.is_validation.numpy()).hexdigest()[:16]  # type: ignore[arg-type]
+    names = [name for name in classifiers_for(target.metric) if name in classifiers]
+    wanted: set[tuple[str, int | None]] = {(name, None) for name in names}
+    wanted |= {(name, number) for number in shots for name in few_shot_classifiers(number)}
     files = [
         ResultFile(
             run.path,
             f"{benchmark}-{re.sub(r'[^-.a-zA-Z0-9_]+', '_', target.name)}",
             TransferRow,
             common | settings,
-            recompute=recompute,
+            recompute=recompute and (lambda row: (row.classifier, row.shots) in wanted),
         )
         for benchmark, settings in (
             ("transfer", {"cs": list(cs), "validation": validation}),
             ("few-shot", {"seed": seed, "num_draws": num_draws}),
         )
     ]
-    names = [name for name in classifiers_for(target.metric) if name in classifiers]
     tasks = [
         _Task(files[0], name, None, partial(evaluate_transfer, classifier=name, cs=cs))
         for name in names
