@@ -30,7 +30,7 @@ def test_one_table_of_runs_and_scores(runs: Path) -> None:
     assert header[:3] == ["run", "method", "against"]
     lines = [line.split() for line in output.splitlines()[2:6]]
     for record, areas, errors in zip(records, lines[::2], lines[1::2], strict=True):
-        assert areas[:4] == [record["run"], record["method"], "noise", "AUROC"]
+        assert areas[:4] == [Path(record["run"]).name, record["method"], "noise", "AUROC"]
         rows = record["rows"]
         assert [row["score"] for row in rows] == header[3:]
         assert areas[4:] == [f"{100 * row['auroc']:.1f}" for row in rows]

@@ -111,16 +111,18 @@ def _to_record(run: "Run", result: "CalibrationResult") -> dict[str, Any]:
 
 
 def _print(results: "Sequence[tuple[Run, CalibrationResult]]") -> None:
-    from protosphere.cli.benchmark_table import print_table
+    from protosphere.cli.benchmark_table import print_table, run_labels
     from protosphere.cli.text import echo
     from protosphere.studies.common import method_of
 
     columns = ["run", "method", "classifier", "", "T", "accuracy", "ECE", "adaptive ECE"]
+    labels = run_labels(run.path for run, _ in results)
     lines: list[list[str]] = []
     for run, result in results:
+        label = labels[str(run.path)]
         for row in result.rows:
             is_first = row.state == "before"
-            names = [str(run.path), method_of(run), _name(row)] if is_first else ["", "", ""]
+            names = [label, method_of(run), _name(row)] if is_first else ["", "", ""]
             lines.append([*names, *_cells(row)])
     print_table(
         "Calibration before and after temperature scaling",

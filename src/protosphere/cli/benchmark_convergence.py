@@ -115,13 +115,14 @@ def _print(
     results: "dict[str, tuple[ConvergenceRow, ...]]",
     baseline: "TrainingLog | None",
 ) -> None:
-    from protosphere.cli.benchmark_table import print_table
+    from protosphere.cli.benchmark_table import print_table, run_labels
 
     columns = ["run", "method", *_COLUMNS.values()]
+    labels = run_labels(log.path for log in logs)
     first: list[list[str]] = []
     second: list[list[str]] = []
     for log in logs:
-        rows, name = results[str(log.path)], str(log.path)
+        rows, name = results[str(log.path)], labels[str(log.path)]
         first.append([name, log.method, *(_text(row.percent_to_collapse) for row in rows)])
         if any(row.paper_percent_to_collapse is not None for row in rows):
             first.append(["  paper", "", *(_text(row.paper_percent_to_collapse) for row in rows)])

@@ -31,7 +31,6 @@ _TABLE = "table5_imagenet_c"
 class _Benchmarked:
     """A run with its errors, and the paper's numbers if it has some."""
 
-    name: str
     run: str
     recipe: str
     method: str
@@ -163,7 +162,7 @@ def corruptions(
                 check_baseline(run, base)
             if base is not None and reference is None:
                 rows = measure(base)
-                reference = reference_of(base.path.name, rows)
+                reference = reference_of(base.path.resolve().name, rows)
                 results.append(_describe(base, rows, reference))
             if all(result.run != str(run.path) for result in results):
                 results.append(_describe(run, measure(run), reference))
@@ -184,7 +183,6 @@ def _describe(
     used = published if reference is None else reference
     method = method_of(run)
     return _Benchmarked(
-        run.path.resolve().name,
         str(run.path),
         run.recipe.name,
         method,
@@ -204,15 +202,16 @@ def _to_record(result: _Benchmarked) -> dict[str, Any]:
 
 
 def _print(results: "Sequence[_Benchmarked]", *, from_disk: bool, has_frost: bool) -> None:
-    from protosphere.cli.benchmark_table import number, percent, print_table
+    from protosphere.cli.benchmark_table import number, percent, print_table, run_labels
     from protosphere.cli.text import echo
 
+    labels = run_labels(result.run for result in results)
     lines: list[list[str]] = []
     for result in results:
         summary = result.summary
         values = summary.clean_error, summary.mean_error, summary.mce, summary.relative_mce
         cells = [percent(value) for value in values]
-        lines.append([result.name, result.method, "head", *cells])
+        lines.append([labels[result.run], result.method, "head", *cells])
         means = summary.class_means_clean_error, summary.class_means_mean_error
         if means[1] is not None:
             lines.append(["", "", "class means", *(percent(value) for value in means), "", ""])
@@ -222,7 +221,7 @@ def _print(results: "Sequence[_Benchmarked]", *, from_disk: bool, has_frost: boo
     columns = ["run", "method", "classifier", "clean", "corrupted", "mCE", "relative mCE"]
     print_table("Errors on corrupted images, in percent", columns, lines)
     echo("")
-    _print_corruptions(results)
+    _print_corruptions(results, labels)
     references = {result.reference for result in results}
     for name in sorted(name for name in references if name is not None):
         echo(f"mCE and CE: errors in percent of those of {name}")
@@ -233,7 +232,7 @@ def _print(results: "Sequence[_Benchmarked]", *, from_disk: bool, has_frost: boo
     elif any(result.summary.relative_mce is None for result in results):
         echo("No relative mCE: a corruption adds nothing to the clean error of the reference")
     for result in results:
-        _print_severities(result)
+        _print_severities(result, labels[result.run])
     if not from_disk:
         textures = "" if has_frost else ", and with frost textures made by the program"
         echo(
@@ -242,15 +241,15 @@ def _print(results: "Sequence[_Benchmarked]", *, from_disk: bool, has_frost: boo
         )
 
 
-def _print_corruptions(results: "Sequence[_Benchmarked]") -> None:
+def _print_corruptions(results: "Sequence[_Benchmarked]", labels: dict[str, str]) -> None:
     """Print one line per corruption and columns for each run."""
     from protosphere.cli.benchmark_table import number, percent, print_table
     from protosphere.data.corruptions import CORRUPTIONS
 
     columns = ["corruption"]
     for result in results:
-        columns.append(result.name)
-        columns += [f"{result.name}, CE"] if result.summary.normalized_errors else []
+        columns.append(labels[result.run])
+        columns += [f"{labels[result.run]}, CE"] if result.summary.normalized_errors else []
         columns += [f"paper {result.method}, CE"] if result.paper else []
     lines: list[list[str]] = []
     for name in results[0].summary.errors:
@@ -266,7 +265,7 @@ def _print_corruptions(results: "Sequence[_Benchmarked]") -> None:
     print_table("Errors by corruption, averaged over severities, in percent", columns, lines)
 
 
-def _print_severities(result: _Benchmarked) -> None:
+def _print_severities(result: _Benchmarked, label: str) -> None:
     from protosphere.cli.benchmark_table import percent
     from protosphere.cli.text import echo
 
@@ -274,10 +273,10 @@ def _print_severities(result: _Benchmarked) -> None:
     if len(summary.by_severity) > 1:
         levels = list(summary.by_severity)
         errors = ", ".join(percent(error) for error in summary.by_severity.values())
-        echo(f"{result.name}: error at severities {', '.join(map(str, levels))}: {errors}")
+        echo(f"{label}: error at severities {', '.join(map(str, levels))}: {errors}")
     if summary.unordered:
         pairs = ", ".join(
             f"{name} ({', '.join(f'{low} to {high}' for low, high in levels)})"
             for name, levels in summary.unordered.items()
         )
-        echo(f"{result.name}: error does not grow with severity: {pairs}")
+        echo(f"{label}: error does not grow with severity: {pairs}")

@@ -71,8 +71,9 @@ def label_noise(
 
 def _print_results(results: Sequence[_Measured]) -> None:
     """Print one line for each run."""
-    from protosphere.cli.benchmark_table import percent, print_table
+    from protosphere.cli.benchmark_table import percent, print_table, run_labels
 
+    labels = run_labels(result.run for result in results)
     lines: list[list[str]] = []
     for result in results:
         rows = {row.classifier: row for row in result.rows}
@@ -80,7 +81,7 @@ def _print_results(results: Sequence[_Measured]) -> None:
         trained = rows.get("head", rows["class_means"])
         lines.append(
             [
-                Path(result.run).name,
+                labels[result.run],
                 result.method,
                 f"{trained.noise} {percent(trained.fraction, digits=0)} %",
                 *(

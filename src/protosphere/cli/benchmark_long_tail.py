@@ -107,8 +107,9 @@ def long_tail(
 
 def _print_results(results: Sequence[_Measured]) -> None:
     """Print one line for each run and classifier."""
-    from protosphere.cli.benchmark_table import number, percent, print_table
+    from protosphere.cli.benchmark_table import number, percent, print_table, run_labels
 
+    labels = run_labels(result.run for result in results)
     lines: list[list[str]] = []
     for result in results:
         rows = {(row.classifier, row.group): row for row in result.rows if row.class_name is None}
@@ -117,7 +118,7 @@ def _print_results(results: Sequence[_Measured]) -> None:
             cells = [rows.get((name, group)) for group in _GROUPS]
             lines.append(
                 [
-                    Path(result.run).name,
+                    labels[result.run],
                     result.method,
                     "–" if result.ratio is None else f"{result.ratio:g}",
                     _LABELS[name],

@@ -102,11 +102,12 @@ def _to_record(run: "Run", rows: "Sequence[OodRow]") -> dict[str, Any]:
 
 
 def _print(results: "Sequence[tuple[Run, tuple[OodRow, ...]]]") -> None:
-    from protosphere.cli.benchmark_table import percent, print_table
+    from protosphere.cli.benchmark_table import percent, print_table, run_labels
     from protosphere.cli.text import echo
     from protosphere.evaluation.ood import OOD_SCORES
     from protosphere.studies.common import method_of
 
+    labels = run_labels(run.path for run, _ in results)
     lines: list[list[str]] = []
     for run, rows in results:
         # By their images: two sources may have the same name.
@@ -115,7 +116,7 @@ def _print(results: "Sequence[tuple[Run, tuple[OodRow, ...]]]") -> None:
             areas = [percent(scores[name].auroc) for name in OOD_SCORES]
             errors = [percent(scores[name].fpr95) for name in OOD_SCORES]
             against = next(iter(scores.values())).against
-            lines.append([str(run.path), method_of(run), against, "AUROC", *areas])
+            lines.append([labels[str(run.path)], method_of(run), against, "AUROC", *areas])
             lines.append(["", "", "", "FPR95", *errors])
     print_table(
         "Images of unknown classes, in percent",

@@ -1,7 +1,8 @@
 """Tables of benchmarks: aligned columns within the width of the terminal."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from protosphere.cli.text import echo, printable
 
@@ -32,6 +33,28 @@ def number(value: float | None, *, digits: int = 1) -> str:
     ('40.0', '–')
     """
     return MISSING if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def run_labels(paths: Iterable[Path | str]) -> dict[str, str]:
+    """Return what tables call runs: the names of their folders, or the paths of equal names.
+
+    Args:
+        paths: Paths of the run folders.
+
+    Returns:
+        The label of each path.
+
+    >>> run_labels(["runs/ce", "runs/first/nonl", "runs/second/nonl"])["runs/ce"]
+    'ce'
+    >>> run_labels(["runs/ce", "runs/first/nonl", "runs/second/nonl"])["runs/first/nonl"]
+    'runs/first/nonl'
+    """
+    folders = {str(path): Path(path).resolve() for path in paths}
+    names = [folder.name for folder in set(folders.values())]
+    return {
+        path: path if names.count(folder.name) > 1 else folder.name
+        for path, folder in folders.items()
+    }
 
 
 def print_table(

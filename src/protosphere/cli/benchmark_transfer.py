@@ -238,12 +238,13 @@ def _describe(run: "Run", rows: Sequence["TransferRow"]) -> _Transferred:
 
 def _print_results(results: Sequence[_Transferred], names: Sequence[str]) -> None:
     """Print one line for each run and classifier, and one for the paper's numbers."""
-    from protosphere.cli.benchmark_table import number, print_table
+    from protosphere.cli.benchmark_table import number, print_table, run_labels
 
+    labels = run_labels(result.run for result in results)
     lines: list[list[str]] = []
     for result in results:
         lines += [
-            [Path(result.run).name, result.method, label, *cells]
+            [labels[result.run], result.method, label, *cells]
             for label, cells in _cells(result.rows, names)
         ]
         if result.paper:
