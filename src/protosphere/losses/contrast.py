@@ -12,6 +12,7 @@ from protosphere.kernels.same_label import accumulation_dtype
 from protosphere.losses.reduction import Reduction, reduce_loss
 from protosphere.losses.soft_targets import SoftNegatives
 from protosphere.losses.targets import CompactLabels, Targets
+from protosphere.parallel import ProcessGroup, max_over, sum_over, with_gradient_of_sum
 
 Negatives = Literal["samples", "prototypes", "both"]
 
@@ -72,11 +73,61 @@ def contrast_with_all(
     return among_positives + from_negatives
 
 
+def contrast_over_group(
+    negatives: Float[Tensor, "classes"],
+    positive_logits: Float[Tensor, "samples"],
+    targets: Targets,
+    compact: CompactLabels,
+    group: ProcessGroup,
+) -> Float[Tensor, "samples"]:
+    """:func:`contrast_with_all` over the samples of a process group.
+
+    Per class travel two maxima, two sums of exponentials and two gradients; one sum and one
+    gradient are in float64.
+
+    Args:
+        negatives: Log-sum over the samples of this process that are of other classes, by class.
+        positive_logits: Logit of each sample with its own prototype.
+        targets: Targets of the batch.
+        compact: Compact labels of the batch, the same on all ranks.
+        group: Process group.
+    """
+    labels, dtype = compact.inverse, positive_logits.dtype
+    smallest = torch.finfo(dtype).min
+    positive_logits = torch.where(targets.kept, positive_logits, smallest)
+    copy = positive_logits.to(accumulation_dtype(positive_logits.device), copy=True)
+    none = negatives.detach().new_full((compact.num_labels,), -torch.inf)
+    largest_positives = none.scatter_reduce(0, labels, positive_logits.detach(), "amax")
+    largest = max_over(torch.stack((negatives.detach(), largest_positives)), group)
+    top_negatives, top_positives = largest.masked_fill(largest == -torch.inf, 0)
+
+    exponentials = (copy - top_positives[labels]).exp()
+    sums = sum_over(copy.new_zeros(compact.num_labels).scatter_add(0, labels, exponentials), group)
+    among_positives = (sums[labels].log() + (top_positives[labels] - copy)).to(dtype)
+
+    # Only the ratio of the sums counts, so that both have one gradient, with opposite signs. It is
+    # kept apart from that of the positives among themselves, in which it would be lost.
+    log_positives = torch.where(sums == 0, 1, sums).log().detach().to(dtype) + top_positives
+    total = sum_over((negatives.detach() - top_negatives).exp(), group)
+    log_negatives = torch.where(total == 0, 1, total).log() + top_negatives
+    log_ratios = torch.where(total == 0, -torch.inf, log_negatives - log_positives)
+    parts = (
+        (negatives - log_negatives)
+        .exp()
+        .scatter_add(0, labels, -(positive_logits - log_positives[labels]).exp())
+    )
+    log_ratios = with_gradient_of_sum(log_ratios, parts, group)
+    from_negatives = torch.logaddexp(log_ratios[labels], negatives.new_zeros(()))
+    values: Tensor = among_positives + from_negatives
+    return values
+
+
 def reduce_contrast(
     log_sums: Float[Tensor, "samples"],
     positive_logits: Float[Tensor, "samples"],
     targets: Targets,
     reduction: Reduction,
+    group: ProcessGroup | None = None,
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """Reduce log-sums of negatives minus positives over the samples that have a negative.
 
@@ -85,7 +136,8 @@ def reduce_contrast(
         positive_logits: Logit of each sample with its own prototype.
         targets: Targets of the batch.
         reduction: How to reduce.
+        group: Process group over whose samples to reduce; None for those of this process.
     """
     has_negatives = log_sums != -torch.inf
     values = torch.where(has_negatives, log_sums, 0) - positive_logits
-    return reduce_loss(values, targets, kept=has_negatives, reduction=reduction)
+    return reduce_loss(values, targets, kept=has_negatives, reduction=reduction, group=group)

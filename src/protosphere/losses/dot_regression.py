@@ -8,6 +8,7 @@ from protosphere.losses.module import LossModule, PrototypeHead, head_prototypes
 from protosphere.losses.reduction import Reduction, reduce_loss, reduce_weighted
 from protosphere.losses.soft_targets import Labels, SoftTargets, read_labels
 from protosphere.losses.targets import check_prototypes, loss_dtype
+from protosphere.parallel import ProcessGroup
 
 
 def dot_regression_loss(
@@ -19,6 +20,7 @@ def dot_regression_loss(
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    group: ProcessGroup | None = None,
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """Dot regression: squared distance of the cosine with the prototype of the class from 1.
 
@@ -33,6 +35,8 @@ def dot_regression_loss(
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Returns:
         A scalar, or one value per sample for ``reduction="none"``, in float32 or wider.
@@ -59,9 +63,9 @@ def dot_regression_loss(
     if isinstance(targets, SoftTargets):
         dtype = targets.class_weights.dtype
         values = _soft_values(targets.mask_rows(features.to(dtype)), prototypes.to(dtype), targets)
-        return reduce_weighted(values, targets.expect(targets.class_weights), reduction)
+        return reduce_weighted(values, targets.expect(targets.class_weights), reduction, group)
     values = _values(targets.mask_rows(features), prototypes.index_select(0, targets.labels))
-    return reduce_loss(values, targets, reduction=reduction)
+    return reduce_loss(values, targets, reduction=reduction, group=group)
 
 
 class DotRegressionLoss(LossModule):
@@ -75,6 +79,8 @@ class DotRegressionLoss(LossModule):
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Raises:
         ValueError: An unknown reduction or bad class weights.
@@ -87,12 +93,14 @@ class DotRegressionLoss(LossModule):
         class_weights: Tensor | None = None,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
+        group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(
             class_weights=class_weights,
             label_smoothing=label_smoothing,
             ignore_index=ignore_index,
             reduction=reduction,
+            group=group,
         )
 
     def forward(self, features: Tensor, head: PrototypeHead, labels: Labels) -> Tensor:

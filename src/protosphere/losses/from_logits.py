@@ -11,6 +11,7 @@ from protosphere.losses.contrast import (
     add_in_logs,
     check_negatives,
     check_negatives_of_soft_labels,
+    contrast_over_group,
     contrast_with_all,
     reduce_contrast,
 )
@@ -32,6 +33,7 @@ from protosphere.losses.targets import (
     check_features,
     check_logit_adjustment,
 )
+from protosphere.parallel import ProcessGroup, logsumexp_over
 
 
 def normface_from_logits(
@@ -43,6 +45,7 @@ def normface_from_logits(
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    group: ProcessGroup | None = None,
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """NormFace from scaled cosines: each sample against all prototypes.
 
@@ -59,6 +62,8 @@ def normface_from_logits(
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Returns:
         A scalar, or one value per sample for ``reduction="none"``, in float32 or wider.
@@ -75,9 +80,9 @@ def normface_from_logits(
         check_logit_adjustment(logit_adjustment, logits.shape[1])
         logits = logits + logit_adjustment.to(logits.dtype)
     if isinstance(targets, SoftTargets):
-        return soft_cross_entropy(LogitsMatrix(logits, targets), reduction)
+        return soft_cross_entropy(LogitsMatrix(logits, targets), reduction, group)
     values = cross_entropy(_row_log_sums(logits, targets), _positive_logits(logits, targets))
-    return reduce_loss(values, targets, reduction=reduction)
+    return reduce_loss(values, targets, reduction=reduction, group=group)
 
 
 def ntce_from_logits(
@@ -88,6 +93,7 @@ def ntce_from_logits(
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    group: ProcessGroup | None = None,
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """NTCE from scaled cosines: the prototype of the sample's class against all samples.
 
@@ -102,6 +108,8 @@ def ntce_from_logits(
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Returns:
         A scalar, or one value per sample for ``reduction="none"``, in float32 or wider.
@@ -115,14 +123,14 @@ def ntce_from_logits(
     """
     logits, targets = _read_inputs(logits, labels, class_weights, ignore_index, label_smoothing)
     if isinstance(targets, SoftTargets):
-        return soft_ntce(LogitsMatrix(logits, targets), reduction)
-    values = contrast_with_all(
-        _column_log_sums(logits, targets),
-        _positive_logits(logits, targets),
-        targets,
-        CompactLabels(targets.labels, None, logits.shape[1]),
-    )
-    return reduce_loss(values, targets, reduction=reduction)
+        return soft_ntce(LogitsMatrix(logits, targets), reduction, group)
+    columns, positive_logits = _column_log_sums(logits, targets), _positive_logits(logits, targets)
+    compact = CompactLabels(targets.labels, None, logits.shape[1])
+    if group is None:
+        values = contrast_with_all(columns[targets.labels], positive_logits, targets, compact)
+    else:
+        values = contrast_over_group(columns, positive_logits, targets, compact, group)
+    return reduce_loss(values, targets, reduction=reduction, group=group)
 
 
 def nonl_from_logits(
@@ -135,6 +143,7 @@ def nonl_from_logits(
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
+    group: ProcessGroup | None = None,
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """NONL from scaled cosines: the prototype against the samples of other classes only.
 
@@ -157,6 +166,8 @@ def nonl_from_logits(
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Returns:
         A scalar, or one value per sample for ``reduction="none"``, in float32 or wider.
@@ -172,14 +183,14 @@ def nonl_from_logits(
     logits, targets = _read_inputs(logits, labels, class_weights, ignore_index, label_smoothing)
     if isinstance(targets, SoftTargets):
         check_negatives_of_soft_labels(negatives)
-        return soft_nonl(LogitsMatrix(logits, targets), soft_negatives, reduction)
+        return soft_nonl(LogitsMatrix(logits, targets), soft_negatives, reduction, group)
     if negatives == "prototypes":
         log_sums = _row_log_sums(logits, targets)
     else:
-        log_sums = _column_log_sums(logits, targets)
+        log_sums = logsumexp_over(_column_log_sums(logits, targets), group)[targets.labels]
     if negatives == "both":
         log_sums = add_in_logs(_row_log_sums(logits, targets), log_sums)
-    return reduce_contrast(log_sums, _positive_logits(logits, targets), targets, reduction)
+    return reduce_contrast(log_sums, _positive_logits(logits, targets), targets, reduction, group)
 
 
 class NormFaceFromLogits(LossModule):
@@ -196,6 +207,8 @@ class NormFaceFromLogits(LossModule):
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Raises:
         ValueError: An unknown reduction or bad class weights.
@@ -209,6 +222,7 @@ class NormFaceFromLogits(LossModule):
         class_weights: Tensor | None = None,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
+        group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(
             class_weights=class_weights,
@@ -216,6 +230,7 @@ class NormFaceFromLogits(LossModule):
             logit_adjustment=logit_adjustment,
             ignore_index=ignore_index,
             reduction=reduction,
+            group=group,
         )
 
     def forward(self, logits: Tensor, labels: Labels) -> Tensor:
@@ -235,6 +250,8 @@ class NTCEFromLogits(LossModule):
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Raises:
         ValueError: An unknown reduction or bad class weights.
@@ -247,12 +264,14 @@ class NTCEFromLogits(LossModule):
         class_weights: Tensor | None = None,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
+        group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(
             class_weights=class_weights,
             label_smoothing=label_smoothing,
             ignore_index=ignore_index,
             reduction=reduction,
+            group=group,
         )
 
     def forward(self, logits: Tensor, labels: Labels) -> Tensor:
@@ -282,6 +301,8 @@ class NONLFromLogits(LossModule):
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Raises:
         ValueError: An unknown option or bad class weights.
@@ -296,6 +317,7 @@ class NONLFromLogits(LossModule):
         class_weights: Tensor | None = None,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
+        group: ProcessGroup | None = None,
     ) -> None:
         check_negatives(negatives, soft_negatives, label_smoothing)
         super().__init__(
@@ -305,6 +327,7 @@ class NONLFromLogits(LossModule):
             soft_negatives=soft_negatives,
             ignore_index=ignore_index,
             reduction=reduction,
+            group=group,
         )
         self._large_logits = LargeLogitWarning()
 
@@ -347,8 +370,8 @@ def _row_log_sums(logits: Tensor, targets: Targets) -> Float[Tensor, "samples"]:
     return logsumexp(logits.scatter(1, targets.labels[:, None], -torch.inf), 1)
 
 
-def _column_log_sums(logits: Tensor, targets: Targets) -> Float[Tensor, "samples"]:
-    """For each sample, the log-sum over samples of other classes in the column of its class."""
+def _column_log_sums(logits: Tensor, targets: Targets) -> Float[Tensor, "classes"]:
+    """For each class, the log-sum over samples of other classes in its column."""
     others = logits.scatter(1, targets.labels[:, None], -torch.inf)
     others = others.masked_fill(~targets.kept[:, None], -torch.inf)
-    return logsumexp(others, 0)[targets.labels]
+    return logsumexp(others, 0)

@@ -14,6 +14,7 @@ from protosphere.losses.targets import (
     check_class_weights,
     check_logit_adjustment,
 )
+from protosphere.parallel.world import check_group, log_missing_group, world_size
 
 
 @runtime_checkable
@@ -54,8 +55,8 @@ class LossModule(nn.Module):
         **options: The other keyword arguments of the loss function.
 
     Raises:
-        ValueError: An unknown reduction or form, or bad class weights, label smoothing or logit
-            adjustment.
+        ValueError: An unknown reduction or form, bad class weights, label smoothing or logit
+            adjustment, or a group that this process does not belong to.
     """
 
     class_weights: Tensor | None
@@ -67,6 +68,10 @@ class LossModule(nn.Module):
             reduction=(options["reduction"], Reduction), form=(options.get("form", "auto"), Form)
         )
         check_label_smoothing(options.get("label_smoothing", 0.0))
+        self._group = options.pop("group", None)
+        check_group(self._group)
+        if self._group is None:
+            log_missing_group(type(self).__name__)
         self._options = options
         self._needs_head = "head" in inspect.signature(self.forward).parameters
         self._per_class = ["class_weights"]
@@ -97,7 +102,8 @@ class LossModule(nn.Module):
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments for the loss function."""
-        return {**self._options, **{name: getattr(self, name) for name in self._per_class}}
+        per_class = {name: getattr(self, name) for name in self._per_class}
+        return {**self._options, **per_class, "group": self._group}
 
     def extra_repr(self) -> str:
         """Describe the options."""
@@ -106,6 +112,8 @@ class LossModule(nn.Module):
             values = getattr(self, name)
             if values is not None:
                 options.append(f"{name}=({len(values)} values)")
+        if self._group is not None:
+            options.append(f"group=({world_size(self._group)} ranks)")
         return ", ".join(options)
 
 

@@ -10,6 +10,7 @@ from protosphere.losses.contrast import (
     add_in_logs,
     check_negatives,
     check_negatives_of_soft_labels,
+    contrast_over_group,
     contrast_with_all,
     reduce_contrast,
 )
@@ -24,6 +25,7 @@ from protosphere.losses.targets import (
     check_prototypes,
     loss_dtype,
 )
+from protosphere.parallel import ProcessGroup, logsumexp_over
 
 
 def ntce_loss(
@@ -37,6 +39,7 @@ def ntce_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
     form: Form = "auto",
+    group: ProcessGroup | None = None,
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """NTCE: the prototype of the sample's class against all samples of the batch.
 
@@ -58,6 +61,8 @@ def ntce_loss(
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Returns:
         A scalar, or one value per sample for ``reduction="none"``, in float32 or wider.
@@ -84,13 +89,16 @@ def ntce_loss(
         dtype=loss_dtype(features, prototypes, temperature),
     )
     if isinstance(targets, SoftTargets):
-        return soft_ntce(
-            _compact_logits(features, prototypes, targets, temperature, form), reduction
-        )
-    compact = targets.compact()
+        logits = _compact_logits(features, prototypes, targets, temperature, form, group)
+        return soft_ntce(logits, reduction, group)
+    compact = targets.compact(group)
     columns = _columns(features, prototypes, targets, compact, "chords", temperature, form)
-    values = contrast_with_all(columns.values, columns.positive_logits, targets, compact)
-    return reduce_loss(values, targets, reduction=reduction)
+    if group is None:
+        negatives = columns.values.index_select(0, compact.inverse)
+        values = contrast_with_all(negatives, columns.positive_logits, targets, compact)
+    else:
+        values = contrast_over_group(*columns, targets, compact, group)
+    return reduce_loss(values, targets, reduction=reduction, group=group)
 
 
 def nonl_loss(
@@ -107,6 +115,7 @@ def nonl_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
     form: Form = "auto",
+    group: ProcessGroup | None = None,
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """NONL: the prototype of the sample's class against the samples of other classes only.
 
@@ -140,6 +149,8 @@ def nonl_loss(
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Returns:
         A scalar, or one value per sample for ``reduction="none"``, in float32 or wider. Samples
@@ -171,19 +182,19 @@ def nonl_loss(
     )
     if isinstance(targets, SoftTargets):
         check_negatives_of_soft_labels(negatives)
-        logits = _compact_logits(features, prototypes, targets, temperature, form)
-        return soft_nonl(logits, soft_negatives, reduction)
+        logits = _compact_logits(features, prototypes, targets, temperature, form, group)
+        return soft_nonl(logits, soft_negatives, reduction, group)
     if negatives == "prototypes":
         result = _rows(features, prototypes, targets, temperature, form)
+        log_sums = result.values
     else:
-        result = _columns(
-            features, prototypes, targets, targets.compact(), "matrix", temperature, form
-        )
-    log_sums = result.values
+        compact = targets.compact(group)
+        result = _columns(features, prototypes, targets, compact, "matrix", temperature, form)
+        log_sums = logsumexp_over(result.values, group).index_select(0, compact.inverse)
     if negatives == "both":
         rows = _rows(features, prototypes, targets, temperature, form)
         log_sums = add_in_logs(rows.values, log_sums)
-    return reduce_contrast(log_sums, result.positive_logits, targets, reduction)
+    return reduce_contrast(log_sums, result.positive_logits, targets, reduction, group)
 
 
 class NTCELoss(LossModule):
@@ -200,6 +211,8 @@ class NTCELoss(LossModule):
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Raises:
         ValueError: An unknown option or bad class weights.
@@ -213,6 +226,7 @@ class NTCELoss(LossModule):
         ignore_index: int = -100,
         reduction: Reduction = "mean",
         form: Form = "auto",
+        group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(
             class_weights=class_weights,
@@ -220,6 +234,7 @@ class NTCELoss(LossModule):
             ignore_index=ignore_index,
             reduction=reduction,
             form=form,
+            group=group,
         )
 
     def forward(self, features: Tensor, head: CosineHead, labels: Labels) -> Tensor:
@@ -248,6 +263,8 @@ class NONLLoss(LossModule):
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Raises:
         ValueError: An option out of its range or bad class weights.
@@ -269,6 +286,7 @@ class NONLLoss(LossModule):
         ignore_index: int = -100,
         reduction: Reduction = "mean",
         form: Form = "auto",
+        group: ProcessGroup | None = None,
     ) -> None:
         check_negatives(negatives, soft_negatives, label_smoothing)
         super().__init__(
@@ -279,6 +297,7 @@ class NONLLoss(LossModule):
             ignore_index=ignore_index,
             reduction=reduction,
             form=form,
+            group=group,
         )
 
     def forward(self, features: Tensor, head: CosineHead, labels: Labels) -> Tensor:
@@ -300,9 +319,11 @@ def _compact_logits(
     targets: SoftTargets,
     temperature: Temperature,
     form: Form,
+    group: ProcessGroup | None,
 ) -> LogitsOfFeatures:
-    """Logits of the classes of the batch, or of all classes where all have a probability."""
-    targets, prototypes = targets.compact(prototypes)
+    """Logits of the classes of the batch, or of all where all have a probability or a rank."""
+    if group is None:
+        targets, prototypes = targets.compact(prototypes)
     return LogitsOfFeatures.read(features, prototypes, targets, temperature=temperature, form=form)
 
 
@@ -315,8 +336,8 @@ def _columns(
     temperature: Temperature,
     form: Form,
 ) -> MaskedLogSumExp:
-    """For each sample, the log-sum over samples of other classes in the column of its class."""
-    columns = masked_logsumexp(
+    """For each compact label, the log-sum over the samples of other classes."""
+    return masked_logsumexp(
         compact.select(prototypes),
         targets.mask_rows(features),
         temperature=temperature,
@@ -327,7 +348,6 @@ def _columns(
         key_log_weights=targets.key_log_weights(features),
         form=form,
     )
-    return MaskedLogSumExp(columns.values.index_select(0, compact.inverse), columns.positive_logits)
 
 
 def _rows(

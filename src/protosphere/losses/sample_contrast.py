@@ -10,7 +10,15 @@ from protosphere.kernels.eager import logsumexp
 from protosphere.kernels.problem import read_temperature
 from protosphere.losses.module import LossModule
 from protosphere.losses.reduction import Reduction, reduce_loss
-from protosphere.losses.targets import Targets, Temperature, check_features, read_targets
+from protosphere.losses.targets import (
+    CompactLabels,
+    Targets,
+    Temperature,
+    check_features,
+    compact_labels,
+    read_targets,
+)
+from protosphere.parallel import ProcessGroup, gather_numbers, gather_rows, sum_over
 
 
 def scl_loss(
@@ -22,6 +30,7 @@ def scl_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
     form: Form = "auto",
+    group: ProcessGroup | None = None,
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """Supervised contrastive loss: each sample against all others, attracted by its class.
 
@@ -44,6 +53,8 @@ def scl_loss(
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Returns:
         A scalar, or one value per sample for ``reduction="none"``, in float32 or wider. Samples
@@ -60,22 +71,28 @@ def scl_loss(
     Reference: Khosla et al., "Supervised contrastive learning", 2020, the form with the sum outside
     the logarithm.
     """
+    dtype = features.dtype
     features, targets = _read_inputs(features, labels, temperature, class_weights, ignore_index)
-    compact = targets.compact()
+    keys, key_targets = features, targets
+    if group is not None:
+        keys, key_targets = _gather(features, targets, dtype, group)
+    compact = key_targets.compact()
+    # The samples of this process come first among the keys.
+    own_labels = compact.inverse[: len(features)]
     others = masked_logsumexp(
         features,
-        features,
+        keys,
         temperature=temperature,
         positives="same_label",
         exclude="same_index",
-        anchor_labels=compact.inverse,
-        key_labels=compact.inverse.masked_fill(~targets.kept, -1),
-        key_log_weights=targets.key_log_weights(features),
+        anchor_labels=own_labels,
+        key_labels=compact.inverse.masked_fill(~key_targets.kept, -1),
+        key_log_weights=key_targets.key_log_weights(features),
         form=form,
     )
-    has_positives = compact.counts(targets.kept, features.dtype)[compact.inverse] > 1
+    has_positives = compact.counts(key_targets.kept, features.dtype)[own_labels] > 1
     values = torch.where(has_positives, others.values, 0) - others.positive_logits
-    return reduce_loss(values, targets, kept=has_positives, reduction=reduction)
+    return reduce_loss(values, targets, kept=has_positives, reduction=reduction, group=group)
 
 
 def prototype_loss(
@@ -87,6 +104,7 @@ def prototype_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
     form: Form = "auto",
+    group: ProcessGroup | None = None,
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """Prototype loss: each sample against the class means of the batch, weighted by their counts.
 
@@ -105,6 +123,8 @@ def prototype_loss(
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Returns:
         A scalar, or one value per sample for ``reduction="none"``, in float32 or wider. The only
@@ -121,10 +141,15 @@ def prototype_loss(
     Reference: "Neural Collapse by Design", ICML 2026, equation 6.
     """
     features, targets = _read_inputs(features, labels, temperature, class_weights, ignore_index)
-    compact = targets.compact()
+    compact = targets.compact() if group is None else _compact_over(targets, group)
     unit = normalize(features)
     counts = compact.counts(targets.kept, unit.dtype)
     sums = unit.new_zeros(compact.num_labels, unit.shape[1]).index_add(0, compact.inverse, unit)
+    num_kept = targets.kept.sum()
+    if group is not None:
+        sums_and_counts = sum_over(torch.cat((sums, counts[:, None]), 1), group)
+        sums, counts = sums_and_counts[:, :-1], sums_and_counts[:, -1].detach()
+        num_kept = counts.sum()
     others = masked_logsumexp(
         unit,
         sums / counts.clamp(min=1)[:, None],
@@ -140,7 +165,7 @@ def prototype_loss(
     # the constant n − 1, so that the similarity to the own mean does not have to cancel.
     own_log_weight = (counts[compact.inverse] - 1).clamp(min=0).log()
     values = logsumexp(torch.stack((others.values - others.positive_logits, own_log_weight)), 0)
-    return reduce_loss(values, targets, kept=targets.kept.sum() > 1, reduction=reduction)
+    return reduce_loss(values, targets, kept=num_kept > 1, reduction=reduction, group=group)
 
 
 class SCLLoss(LossModule):
@@ -156,6 +181,8 @@ class SCLLoss(LossModule):
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Raises:
         ValueError: An option out of its range or bad class weights.
@@ -169,6 +196,7 @@ class SCLLoss(LossModule):
         ignore_index: int = -100,
         reduction: Reduction = "mean",
         form: Form = "auto",
+        group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(
             class_weights=class_weights,
@@ -176,6 +204,7 @@ class SCLLoss(LossModule):
             ignore_index=ignore_index,
             reduction=reduction,
             form=form,
+            group=group,
         )
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
@@ -197,6 +226,8 @@ class PrototypeLoss(LossModule):
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Raises:
         ValueError: An option out of its range or bad class weights.
@@ -210,6 +241,7 @@ class PrototypeLoss(LossModule):
         ignore_index: int = -100,
         reduction: Reduction = "mean",
         form: Form = "auto",
+        group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(
             class_weights=class_weights,
@@ -217,6 +249,7 @@ class PrototypeLoss(LossModule):
             ignore_index=ignore_index,
             reduction=reduction,
             form=form,
+            group=group,
         )
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
@@ -243,6 +276,43 @@ def _read_inputs(
     # Converted once: these losses use the features more than once, and gradients that almost cancel
     # must not be rounded to half precision before they are added.
     return targets.mask_rows(features.to(compute_dtype(features))), targets
+
+
+def _gather(
+    features: Tensor, targets: Targets, dtype: torch.dtype, group: ProcessGroup
+) -> tuple[Tensor, Targets]:
+    """Return features and labels of all ranks, those of this process first.
+
+    Args:
+        features: Features of this process.
+        targets: Targets of this process.
+        dtype: Type that the features were given in, in which they travel.
+        group: Process group.
+    """
+    sizes = [size for (size,) in gather_numbers([len(features)], group, device=features.device)]
+    labels = targets.labels.masked_fill(~targets.kept, -1)
+    labels = gather_rows(labels, group, sizes=sizes)
+    kept = labels >= 0
+    keys = gather_rows(features, group, sizes=sizes, dtype=dtype)
+    return keys, Targets(labels.masked_fill(~kept, 0), kept, False, None, None)
+
+
+def _compact_over(targets: Targets, group: ProcessGroup) -> CompactLabels:
+    """Number the classes of a process group: by their labels, or in order if those are too large.
+
+    Returns:
+        Compact labels of the samples of this process, numbered alike on all ranks.
+    """
+    labels = targets.labels
+    bound = torch.cat((labels, labels.new_zeros(1) - 1)).amax() + 1
+    numbers = gather_numbers([len(labels), bound], group, device=labels.device)
+    sizes = [size for size, _ in numbers]
+    num_classes = max(1, *(bound for _, bound in numbers))
+    if num_classes <= max(1, sum(sizes)):
+        return CompactLabels(labels, None, num_classes)
+    everyone = gather_rows(labels.masked_fill(~targets.kept, -1), group, sizes=sizes)
+    compact = compact_labels(everyone, everyone >= 0, None)
+    return compact._replace(inverse=compact.inverse[: len(labels)])
 
 
 def _fixed_temperature(temperature: float) -> float:

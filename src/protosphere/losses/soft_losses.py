@@ -14,6 +14,7 @@ from protosphere.kernels.problem import Similarity
 from protosphere.losses.reduction import Reduction, reduce_weighted
 from protosphere.losses.soft_targets import NegativeWeights, SoftNegatives, SoftTargets
 from protosphere.losses.targets import Temperature
+from protosphere.parallel import ProcessGroup, logsumexp_over
 
 
 @runtime_checkable
@@ -151,35 +152,40 @@ class LogitsMatrix:
 
 
 def soft_cross_entropy(
-    logits: SoftLogits, reduction: Reduction
+    logits: SoftLogits, reduction: Reduction, group: ProcessGroup | None = None
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """Σ_c ω_c q_ic (log Σ_c' exp(S_ic') − S_ic): cross-entropy and NormFace with soft labels.
 
     Args:
         logits: The logits, with their targets.
         reduction: How to reduce.
+        group: Process group whose ranks hold the batch together, or None.
     """
     targets = logits.targets
     weights = targets.expect(targets.class_weights)
     values = weights * logits.row_log_sums() - logits.attraction(targets.class_weights)
-    return reduce_weighted(values, weights, reduction)
+    return reduce_weighted(values, weights, reduction, group)
 
 
 def soft_ntce(
-    logits: SoftLogits, reduction: Reduction
+    logits: SoftLogits, reduction: Reduction, group: ProcessGroup | None = None
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """Σ_c ω_c q_ic (log Σ_j exp(S_jc) − S_ic): NTCE with soft labels.
 
     Args:
         logits: The logits, with their targets.
         reduction: How to reduce.
+        group: Process group whose ranks hold the batch together, or None.
     """
     targets = logits.targets
-    return _column_loss(logits, targets.equal_weights(), reduction)
+    return _column_loss(logits, targets.equal_weights(), reduction, group)
 
 
 def soft_nonl(
-    logits: SoftLogits, soft_negatives: SoftNegatives, reduction: Reduction
+    logits: SoftLogits,
+    soft_negatives: SoftNegatives,
+    reduction: Reduction,
+    group: ProcessGroup | None = None,
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """Σ_c ω_c q_ic (log Σ_j v_jc exp(S_jc) − S_ic): NONL with soft labels.
 
@@ -190,19 +196,23 @@ def soft_nonl(
         logits: The logits, with their targets.
         soft_negatives: How v follows from q.
         reduction: How to reduce.
+        group: Process group whose ranks hold the batch together, or None.
     """
-    return _column_loss(logits, logits.targets.negative_weights(soft_negatives), reduction)
+    return _column_loss(logits, logits.targets.negative_weights(soft_negatives), reduction, group)
 
 
 def _column_loss(
-    logits: SoftLogits, negatives: NegativeWeights, reduction: Reduction
+    logits: SoftLogits,
+    negatives: NegativeWeights,
+    reduction: Reduction,
+    group: ProcessGroup | None,
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     targets = logits.targets
-    log_sums = logits.column_log_sums(negatives)
+    log_sums = logsumexp_over(logits.column_log_sums(negatives), group)
     has_negatives = log_sums != -torch.inf
     class_weights = torch.where(has_negatives, targets.class_weights, 0)
     kept = targets.top_class_is(has_negatives)
     repulsion = targets.expect(class_weights * torch.where(has_negatives, log_sums, 0))
     values = torch.where(kept, repulsion - logits.attraction(class_weights), 0)
     weights = torch.where(kept, targets.expect(class_weights), 0)
-    return reduce_weighted(values, weights, reduction)
+    return reduce_weighted(values, weights, reduction, group)

@@ -29,6 +29,7 @@ from protosphere.losses.targets import (
     check_prototypes,
     loss_dtype,
 )
+from protosphere.parallel import ProcessGroup
 
 
 def cross_entropy_loss(
@@ -44,6 +45,7 @@ def cross_entropy_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
     form: Form = "auto",
+    group: ProcessGroup | None = None,
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """Cross-entropy of a linear classifier on raw features, the baseline of every comparison.
 
@@ -68,6 +70,8 @@ def cross_entropy_loss(
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Returns:
         A scalar, or one value per sample for ``reduction="none"``, in float32 or wider.
@@ -109,7 +113,7 @@ def cross_entropy_loss(
             offsets=offsets,
             form=form,
         )
-        return soft_cross_entropy(logits, reduction)
+        return soft_cross_entropy(logits, reduction, group)
     others = masked_logsumexp(
         targets.mask_rows(features),
         prototypes,
@@ -125,7 +129,7 @@ def cross_entropy_loss(
     if offsets is not None:
         positive_logits = positive_logits + offsets[targets.labels]
     values = cross_entropy(others.values, positive_logits)
-    return reduce_loss(values, targets, reduction=reduction)
+    return reduce_loss(values, targets, reduction=reduction, group=group)
 
 
 def normface_loss(
@@ -142,6 +146,7 @@ def normface_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
     form: Form = "auto",
+    group: ProcessGroup | None = None,
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """NormFace, the softmax loss on the sphere: each sample against all prototypes.
 
@@ -171,6 +176,8 @@ def normface_loss(
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Returns:
         A scalar, or one value per sample for ``reduction="none"``, in float32 or wider.
@@ -203,7 +210,7 @@ def normface_loss(
         logits = LogitsOfFeatures.read(
             features, prototypes, targets, temperature=temperature, offsets=offsets, form=form
         )
-        return soft_cross_entropy(logits, reduction)
+        return soft_cross_entropy(logits, reduction, group)
     features = targets.mask_rows(features)
     others = masked_logsumexp(
         features,
@@ -224,7 +231,7 @@ def normface_loss(
     if offsets is not None:
         positive_logits = positive_logits + offsets[targets.labels]
     values = cross_entropy(others.values, positive_logits)
-    return reduce_loss(values, targets, reduction=reduction)
+    return reduce_loss(values, targets, reduction=reduction, group=group)
 
 
 class CrossEntropyLoss(LossModule):
@@ -243,6 +250,8 @@ class CrossEntropyLoss(LossModule):
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Raises:
         ValueError: An option out of its range or bad class weights.
@@ -261,6 +270,7 @@ class CrossEntropyLoss(LossModule):
         ignore_index: int = -100,
         reduction: Reduction = "mean",
         form: Form = "auto",
+        group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(
             class_weights=class_weights,
@@ -269,6 +279,7 @@ class CrossEntropyLoss(LossModule):
             ignore_index=ignore_index,
             reduction=reduction,
             form=form,
+            group=group,
         )
 
     def forward(self, features: Tensor, head: LinearHead | nn.Linear, labels: Labels) -> Tensor:
@@ -297,6 +308,8 @@ class NormFaceLoss(LossModule):
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
+        group: Process group whose ranks hold the batch together and all call the loss; None for a
+            batch of this process alone.
 
     Raises:
         ValueError: An option out of its range or bad class weights.
@@ -313,6 +326,7 @@ class NormFaceLoss(LossModule):
         ignore_index: int = -100,
         reduction: Reduction = "mean",
         form: Form = "auto",
+        group: ProcessGroup | None = None,
     ) -> None:
         check_margin(margin, margin_kind, label_smoothing=label_smoothing)
         super().__init__(
@@ -324,6 +338,7 @@ class NormFaceLoss(LossModule):
             ignore_index=ignore_index,
             reduction=reduction,
             form=form,
+            group=group,
         )
 
     def forward(self, features: Tensor, head: CosineHead, labels: Labels) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from protosphere.geometry.sphere import compute_dtype
 from protosphere.kernels.problem import can_read_values
+from protosphere.parallel import ProcessGroup
 
 Temperature = float | Float[Tensor, ""] | Float[Tensor, "1"]
 
@@ -69,8 +70,13 @@ class Targets(NamedTuple):
             weights = weights * self.class_weights.to(dtype)[self.labels]
         return weights
 
-    def compact(self) -> "CompactLabels":
-        """Number the classes of the batch, see :func:`compact_labels`."""
+    def compact(self, group: ProcessGroup | None = None) -> "CompactLabels":
+        """Number the classes of the batch, see :func:`compact_labels`.
+
+        With a group the labels stay as they are, so that the classes of all ranks line up.
+        """
+        if group is not None and self.num_classes is not None:
+            return CompactLabels(self.labels, None, self.num_classes)
         return compact_labels(self.labels, self.kept, self.num_classes)
 
 

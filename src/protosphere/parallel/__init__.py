@@ -1,0 +1,22 @@
+"""Collectives over a process group that have gradients, as the losses need them."""
+
+from protosphere.parallel.collectives import (
+    gather_rows,
+    logsumexp_over,
+    max_over,
+    sum_over,
+    with_gradient_of_sum,
+)
+from protosphere.parallel.world import ProcessGroup, check_group, gather_numbers, world_size
+
+__all__ = [
+    "ProcessGroup",
+    "check_group",
+    "gather_numbers",
+    "gather_rows",
+    "logsumexp_over",
+    "max_over",
+    "sum_over",
+    "with_gradient_of_sum",
+    "world_size",
+]

@@ -1,0 +1,87 @@
+"""Four gloo processes that stay alive for a test module and run functions in groups of 1 to 4."""
+
+import multiprocessing
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+NUM_PROCESSES = 4
+# Longer than any test takes; a process whose partner has failed would wait for ever.
+_TIMEOUT = timedelta(seconds=60)
+
+
+class Processes:
+    """The parent's side: it sends a function to the processes and collects what they return."""
+
+    def __init__(self, connections: Sequence[Connection]) -> None:
+        self._connections = connections
+
+    def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call ``function(group, *arguments[rank])`` on as many ranks as there are arguments.
+
+        The function must be importable from a module of ``support``. Processes beyond the group
+        wait. An error on any rank is raised here.
+        """
+        members = self._connections[: len(arguments)]
+        for connection, values in zip(members, arguments, strict=True):
+            connection.send((function, len(arguments), values))
+        results = []
+        for connection in members:
+            if not connection.poll(_TIMEOUT.total_seconds() + 30):
+                raise TimeoutError("a process has not answered")
+            results.append(connection.recv())
+        errors = [text for failed, text in results if failed]
+        if errors:
+            raise RuntimeError("\n".join(errors))
+        return [value for _, value in results]
+
+
+def _serve(rank: int, store: str, connection: Connection) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=NUM_PROCESSES, timeout=_TIMEOUT
+    )
+    groups = {size: dist.new_group(range(size)) for size in range(1, NUM_PROCESSES + 1)}
+    while (message := connection.recv()) is not None:
+        function, size, values = message
+        try:
+            connection.send((False, function(groups[size], *values)))
+        except Exception:
+            connection.send((True, f"rank {rank}:\n{traceback.format_exc()}"))
+    dist.destroy_process_group()
+
+
+@contextmanager
+def gloo_processes() -> Iterator[Processes]:
+    """Start the processes and end them on exit."""
+    # One server imports torch and the losses, and the processes are copies of it.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed", "support.losses", "support.group_cases"])
+    pairs = [context.Pipe() for _ in range(NUM_PROCESSES)]
+    with tempfile.TemporaryDirectory() as folder:
+        store = str(Path(folder) / "store")
+        processes = [
+            context.Process(target=_serve, args=(rank, store, child), daemon=True)
+            for rank, (_, child) in enumerate(pairs)
+        ]
+        for process in processes:
+            process.start()
+        try:
+            yield Processes([parent for parent, _ in pairs])
+            for parent, _ in pairs:
+                parent.send(None)
+            for process in processes:
+                process.join(timeout=10)
+        finally:
+            for process in processes:
+                if process.is_alive():
+                    process.terminate()
+                    process.join()
