@@ -42,9 +42,9 @@ def test_two_sources_of_one_name_have_a_line_each(runs: Path) -> None:
     images = np.random.default_rng(1).integers(0, 9, (30, 8, 8), np.uint8)
     np.savez(runs / "other/noise.npz", images=images)
     command = ["benchmark", "ood", runs / "ce", "--device", "cpu"]
-    for folder in (runs, runs / "other"):
-        command += ["--against", folder / "noise.npz"]
+    command += ["--against", runs / "noise.npz", "--against", f"noise={runs / 'other/noise.npz'}"]
     (record,) = json.loads(run_command(*command, "--json"))["runs"]
+    assert {row["against"] for row in record["rows"]} == {"noise"}
     areas = [f"{100 * row['auroc']:.1f}" for row in record["rows"]]
     lines = [line.split()[4:] for line in run_command(*command, columns=250).splitlines()[2:6:2]]
     assert lines == [areas[:6], areas[6:]]
@@ -94,6 +94,9 @@ def test_targets_are_checked_before_a_recipe_is_trained(runs: Path) -> None:
     folder.mkdir()
     command = ["benchmark", "calibration", path, "--out", out]
     assert refusal(*command, folder) == f"{folder} is not a run folder: it has no recipe"
+    assert refusal(*command, runs / "nonl", "--set", "schedule.epochs=1") == (
+        "overrides must not change what was trained: schedule.epochs is 3 there and 1 here"
+    )
     other = runs / "other.yaml"
     other.write_text(path.read_text().replace("seed: 42", "seed: 43"))
     assert refusal(*command, other) == (

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protosphere.cli.benchmark_options import Out, Recompute, Targets, open_runs
-from protosphere.cli.options import AsJson, CheckpointChoice, DataOverrides, Device, Download
+from protosphere.cli.benchmark_options import BenchmarkOverrides, Out, Recompute, Targets, open_runs
+from protosphere.cli.options import AsJson, CheckpointChoice, Device, Download
 from protosphere.cli.output_files import Overwrite
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def calibration(
     ] = 15,
     out: Out = Path("runs"),
     checkpoint: CheckpointChoice = None,
-    overrides: DataOverrides = None,
+    overrides: BenchmarkOverrides = None,
     device: Device = "auto",
     download: Download = False,
     recompute: Recompute = False,

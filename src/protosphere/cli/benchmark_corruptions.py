@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protosphere.cli.benchmark_options import Out, Recompute, Targets
+from protosphere.cli.benchmark_options import BenchmarkOverrides, Out, Recompute, Targets
 from protosphere.cli.options import (
     AsJson,
     BatchSize,
     CheckpointChoice,
-    DataOverrides,
     Device,
     Download,
 )
@@ -97,7 +96,7 @@ def corruptions(
     out: Out = Path("runs"),
     recompute: Recompute = False,
     checkpoint: CheckpointChoice = None,
-    overrides: DataOverrides = None,
+    overrides: BenchmarkOverrides = None,
     device: Device = "auto",
     download: Download = False,
     as_json: AsJson = False,

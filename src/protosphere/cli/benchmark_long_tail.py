@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protosphere.cli.benchmark_options import Out, Recompute, Targets
-from protosphere.cli.options import AsJson, CheckpointChoice, Device, Download, Overrides
+from protosphere.cli.benchmark_options import BenchmarkOverrides, Out, Recompute, Targets
+from protosphere.cli.options import AsJson, CheckpointChoice, Device, Download
 
 if TYPE_CHECKING:
     from protosphere.recipes.schema import Recipe
@@ -48,7 +48,7 @@ def long_tail(
     out: Out = Path("runs"),
     recompute: Recompute = False,
     checkpoint: CheckpointChoice = None,
-    overrides: Overrides = None,
+    overrides: BenchmarkOverrides = None,
     device: Device = "auto",
     download: Download = False,
     as_json: AsJson = False,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from protosphere.cli.benchmark_options import Out, Recompute, Targets, open_runs
-from protosphere.cli.options import AsJson, CheckpointChoice, DataOverrides, Device, Download
+from protosphere.cli.benchmark_options import BenchmarkOverrides, Out, Recompute, Targets, open_runs
+from protosphere.cli.options import AsJson, CheckpointChoice, Device, Download
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +22,8 @@ def ood(
         list[str],
         typer.Option(
             metavar="<source>",
-            help="Images of unknown classes: the name of a dataset (its test images), an .npz file "
-            "or a folder of images; may be repeated.",
+            help="Images of unknown classes: the name of a dataset (its test images), an .npz "
+            "file, a folder of images, or NAME=PATH; may be repeated.",
         ),
     ],
     split: Annotated[
@@ -38,7 +38,7 @@ def ood(
     ] = 50,
     out: Out = Path("runs"),
     checkpoint: CheckpointChoice = None,
-    overrides: DataOverrides = None,
+    overrides: BenchmarkOverrides = None,
     device: Device = "auto",
     download: Download = False,
     recompute: Recompute = False,

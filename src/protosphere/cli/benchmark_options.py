@@ -28,6 +28,15 @@ Out = Annotated[
         "--out", metavar="<folder>", help="Folder for the runs of recipes, each under its name."
     ),
 ]
+BenchmarkOverrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="<key=value>",
+        help="Override a key of a recipe that is trained, for example seed=1, or where the data "
+        "of a run are, for example data.root=PATH; may be repeated.",
+    ),
+]
 Recompute = Annotated[
     bool,
     typer.Option(
@@ -67,14 +76,14 @@ def open_runs(
 
     Raises:
         RecipeError: A target is neither a run folder nor a recipe.
-        RunFolderError: A folder is not a run.
+        RunFolderError: A folder is not a run, or an override changes what it was trained with.
         ValueError: Two different recipes have the same name.
     """
     from protosphere.cli.devices import resolve_device
     from protosphere.cli.progress import progress_bar
     from protosphere.cli.train import train_run
-    from protosphere.recipes.loading import load_run, read_recipe
-    from protosphere.runs import RunFolder, RunFolderError
+    from protosphere.recipes.loading import load_run, read_recipe, read_run_recipe
+    from protosphere.runs import RunFolder
 
     recipes = {
         target: read_recipe(target, overrides) for target in targets if not _is_folder(target)
@@ -83,8 +92,8 @@ def open_runs(
     for recipe in recipes.values():
         check_recipe(recipe)
     for target in targets:
-        if target not in recipes and not RunFolder(target).recipe.is_file():
-            raise RunFolderError(f"{target} is not a run folder: it has no recipe")
+        if target not in recipes:
+            read_run_recipe(RunFolder(target), overrides)
     for target in targets:
         folder, own = Path(target), recipes.get(target)
         if own is not None:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protosphere.cli.benchmark_options import Out, Recompute, Targets
+from protosphere.cli.benchmark_options import BenchmarkOverrides, Out, Recompute, Targets
 from protosphere.cli.options import (
     AsJson,
     BatchSize,
     CheckpointChoice,
-    DataOverrides,
     Device,
     Download,
 )
@@ -115,7 +114,7 @@ def transfer(
     out: Out = Path("runs"),
     recompute: Recompute = False,
     checkpoint: CheckpointChoice = None,
-    overrides: DataOverrides = None,
+    overrides: BenchmarkOverrides = None,
     device: Device = "auto",
     download: Download = False,
     as_json: AsJson = False,

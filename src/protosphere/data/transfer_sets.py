@@ -103,13 +103,16 @@ class _Entry(NamedTuple):
     metric: TransferMetric
 
 
-def parse_target(text: str, *, others: Sequence[str] = ()) -> TargetName:
+def parse_target(
+    text: str, *, others: Sequence[str] = (), what: str = "a set to transfer to"
+) -> TargetName:
     """Return the name and the path that an argument stands for.
 
     Args:
         text: Name of a known set, the path of a folder or an ``.npz`` file, or ``NAME=PATH``, which
             reads a set from a path: a known name also stands for its metric.
         others: Further names to offer in the error message.
+        what: What the error message calls it.
 
     Raises:
         DataError: It is neither a known name nor an existing path.
@@ -136,8 +139,7 @@ def parse_target(text: str, *, others: Sequence[str] = ()) -> TargetName:
     near = difflib.get_close_matches(text.lower(), names, 1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     raise DataError(
-        f"a set to transfer to must be one of {', '.join(names)}, a folder or an .npz file; "
-        f"got {text!r}{hint}"
+        f"{what} must be one of {', '.join(names)}, a folder or an .npz file; got {text!r}{hint}"
     )
 
 

@@ -61,6 +61,27 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     return apply_overrides(recipe_from_yaml(text), overrides)
 
 
+def read_run_recipe(folder: RunFolder, overrides: Sequence[str] = ()) -> Recipe:
+    """Return the recipe of a run.
+
+    Args:
+        folder: The run folder.
+        overrides: Values to replace, each ``dotted.path=value``: where the data are and the like.
+
+    Raises:
+        RunFolderError: The folder is not a run, or an override changes what was trained.
+        RecipeError: An override is not valid.
+    """
+    try:
+        stored = recipe_from_yaml(folder.recipe.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        raise RunFolderError(f"{folder.path} is not a run folder: it has no recipe") from None
+    recipe = apply_overrides(stored, overrides)
+    if changed := find_difference(stored, recipe):
+        raise RunFolderError(f"overrides must not change what was trained: {changed}")
+    return recipe
+
+
 @dataclass(frozen=True)
 class Run:
     """A trained run.
@@ -309,10 +330,7 @@ def load_run(
         RecipeError: An override is not valid.
     """
     folder = RunFolder(path)
-    stored = _read_recipe(folder)
-    recipe = apply_overrides(stored, overrides)
-    if changed := find_difference(stored, recipe):
-        raise RunFolderError(f"overrides must not change what was trained: {changed}")
+    recipe = read_run_recipe(folder, overrides)
     weights = _load_checkpoint(folder, recipe, checkpoint)
     names, data = tuple(read_class_names(folder)), DataMetadata.read(folder)
     objective = build.create_objective(
@@ -369,13 +387,6 @@ def _fit(run: Run, progress: Progress) -> None:
             f"from its training images: {error}"
         ) from None
     fit_head(run.objective, train, progress=progress)
-
-
-def _read_recipe(folder: RunFolder) -> Recipe:
-    try:
-        return recipe_from_yaml(folder.recipe.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        raise RunFolderError(f"{folder.path} is not a run folder: it has no recipe") from None
 
 
 def _load_weights(objective: Objective, checkpoint: Checkpoint, folder: RunFolder) -> None:

@@ -1,6 +1,5 @@
 """Images from any source, and the features of a run for them."""
 
-import difflib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from protosphere.data.folders import ImageFiles
 from protosphere.data.image_files import find_images
 from protosphere.data.progress import Progress, no_progress
 from protosphere.data.splits import DataError, ImageSet, Split, to_uint8
-from protosphere.data.transfer_sets import TRANSFER_SETS, load_transfer_set
+from protosphere.data.transfer_sets import load_transfer_set, parse_target
 from protosphere.evaluation.feature_cache import encode_images
 from protosphere.evaluation.inference import measuring_device
 from protosphere.recipes.datasets import ImageFilesData
@@ -40,30 +39,20 @@ def load_source(source: str, *, root: Path | str = "data", download: bool = Fals
 
     Args:
         source: Name of a dataset, whose test images are taken; an ``.npz`` file with ``x_test`` or
-            with one array of images; or a folder, whose images are found at any depth. Of a folder
-            with train and test (or val), only the test images are taken.
+            with one array of images; a folder, whose images are found at any depth; or
+            ``NAME=PATH``, which gives a file or a folder a name. Of a folder with train and test
+            (or val), only the test images are taken.
         root: Folder of downloaded datasets.
         download: Whether a missing dataset is downloaded.
 
     Raises:
         DataError: The source does not exist or has no images.
     """
-    if source in TRANSFER_SETS:
-        dataset = load_transfer_set(source, root=root, download=download)
-        return ImageSource(source, dataset.test.images, dataset.class_names)
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return _load_folder(path)
-    if path.is_file():
-        return _load_arrays(path)
-    if path.suffix or len(path.parts) > 1:
-        raise DataError(f"{path} must be a folder or an .npz file; it does not exist")
-    near = difflib.get_close_matches(source.lower(), TRANSFER_SETS, 1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    raise DataError(
-        f"a source of images must be one of {', '.join(TRANSFER_SETS)}, a folder or an .npz file; "
-        f"got {source!r}{hint}"
-    )
+    name, path = parse_target(source, what="a source of images")
+    if path is None:
+        dataset = load_transfer_set(name, root=root, download=download)
+        return ImageSource(name, dataset.test.images, dataset.class_names)
+    return _load_folder(name, path) if path.is_dir() else _load_arrays(name, path)
 
 
 def image_digest(images: Split) -> str:
@@ -109,7 +98,7 @@ def encode_split(
     return features.to(measuring_device(features.device))
 
 
-def _load_folder(path: Path) -> ImageSource:
+def _load_folder(name: str, path: Path) -> ImageSource:
     root = path
     if (path / "train").is_dir():
         tests = [name for name in ("test", "val") if (path / name).is_dir()]
@@ -124,10 +113,10 @@ def _load_folder(path: Path) -> ImageSource:
     )
     labels = torch.zeros(len(files), dtype=torch.long)
     images = ImageFiles(files, labels, names or ("unknown",), str(path))
-    return ImageSource(path.resolve().name, images, names)
+    return ImageSource(name, images, names)
 
 
-def _load_arrays(path: Path) -> ImageSource:
+def _load_arrays(name: str, path: Path) -> ImageSource:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
@@ -145,4 +134,4 @@ def _load_arrays(path: Path) -> ImageSource:
     given = arrays.get("class_names", np.empty(0, dtype=str))
     names = tuple(map(str, given.tolist())) if given.dtype.kind == "U" else ()
     labels = torch.zeros(len(pixels), dtype=torch.long)
-    return ImageSource(path.stem, ImageSet(pixels, labels, names or ("unknown",)), names)
+    return ImageSource(name, ImageSet(pixels, labels, names or ("unknown",)), names)
