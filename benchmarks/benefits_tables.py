@@ -20,7 +20,7 @@ LONG_TAIL_CLASSIFIERS = {
 TRANSFER_CLASSIFIERS = {
     "logistic": "logistic regression",
     "class_means": "class means",
-    "whitened": "class means, whitened",
+    "whitened_class_means": "class means, whitened",
     "knn": "20 nearest neighbors",
 }
 TRANSFERS = {

@@ -92,7 +92,15 @@ def test_a_recipe_is_trained_first_and_transferred_to_its_fine_classes(tmp_path:
         .replace("class_groups: null", f"class_groups: {groups}")
         .replace("name: digits-nonl", "name: coarse")
     )
-    options = ["--out", tmp_path / "runs", "--to", "fine", "--classifier", "whitened", *SHORT]
+    options = [
+        "--out",
+        tmp_path / "runs",
+        "--to",
+        "fine",
+        "--classifier",
+        "whitened_class_means",
+        *SHORT,
+    ]
     output = run_command("benchmark", "transfer", tmp_path / "recipe.yaml", *options)
     assert re.search(r"coarse +nonl +class means, whitened +\d\d\.\d\n", output)
     assert (tmp_path / "runs/coarse/benchmarks/transfer-fine.json").exists()

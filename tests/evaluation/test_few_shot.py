@@ -64,7 +64,7 @@ def test_all_images_of_equal_classes_are_the_classifier_of_all_images() -> None:
     whole = TransferFeatures(
         features, labels, features, labels, torch.zeros(24, dtype=torch.bool), 4, "mean_per_class"
     )
-    for classifier in ("class_means", "whitened"):
+    for classifier in ("class_means", "whitened_class_means"):
         few = evaluate_few_shot(whole, classifier, shots=6, num_draws=2)
         assert few.score == pytest.approx(evaluate_transfer(whole, classifier).score)
         assert few.std == pytest.approx(0)
@@ -76,7 +76,7 @@ def test_more_images_are_better_and_whitening_helps(digits: TransferFeatures) ->
         for shots in (1, 5, 20)
     ]
     assert values == sorted(values)
-    whitened = evaluate_few_shot(digits, "whitened", shots=20, num_draws=5).score.value
+    whitened = evaluate_few_shot(digits, "whitened_class_means", shots=20, num_draws=5).score.value
     assert whitened > values[-1]
 
 

@@ -126,7 +126,9 @@ def test_whitening_by_the_within_class_covariance(digits: TransferFeatures) -> N
     centered, centers = test - unit.mean(0), means - unit.mean(0)
     scores = centered @ precision @ centers.T / (centers @ precision @ centers.T).diag().sqrt()
     expected = (scores.argmax(1) == digits.test_targets).double().mean()
-    assert evaluate_transfer(digits, "whitened").score.value == pytest.approx(float(expected))
+    assert evaluate_transfer(digits, "whitened_class_means").score.value == pytest.approx(
+        float(expected)
+    )
 
 
 def test_nearest_neighbors_are_those_of_scikit_learn(digits: TransferFeatures) -> None:

@@ -115,11 +115,11 @@ def test_one_row_for_each_classifier_and_number_of_images(run: Run, target: Tran
     assert [(row.classifier, row.shots) for row in rows] == [
         ("logistic", None),
         ("class_means", None),
-        ("whitened", None),
+        ("whitened_class_means", None),
         ("knn", None),
         ("class_means", 1),
         ("class_means", 2),
-        ("whitened", 2),
+        ("whitened_class_means", 2),
     ]
     assert all(row.value > 0.5 for row in rows)
     assert rows[5].num_train == 6
@@ -140,9 +140,9 @@ def test_features_are_computed_once_and_again_for_other_weights(
         run_transfer(run, target, classifiers=["knn"])
         run_transfer(run, target, classifiers=["knn"], use_cache=False)
         assert sizes == [150, 180]
-        run_transfer(run, target, classifiers=["whitened"], use_cache=False)
+        run_transfer(run, target, classifiers=["whitened_class_means"], use_cache=False)
         assert sizes == [150, 180] * 2
-        run_transfer(run, target, classifiers=["whitened"], recompute=True)
+        run_transfer(run, target, classifiers=["whitened_class_means"], recompute=True)
         assert sizes == [150, 180] * 3
         with torch.no_grad():
             for weight in run.objective.encoder.parameters():
@@ -170,10 +170,15 @@ def test_an_interrupted_benchmark_continues(
     monkeypatch.setattr(transfer, "evaluate_transfer", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_transfer(run, target, cs=[1.0])
-    assert fitted == ["logistic", "class_means", "whitened", "knn"]
+    assert fitted == ["logistic", "class_means", "whitened_class_means", "knn"]
     rows = run_transfer(run, target, cs=[1.0])
     assert fitted[4:] == ["knn"]
-    assert [row.classifier for row in rows] == ["logistic", "class_means", "whitened", "knn"]
+    assert [row.classifier for row in rows] == [
+        "logistic",
+        "class_means",
+        "whitened_class_means",
+        "knn",
+    ]
     run_transfer(run, target, cs=[0.5], classifiers=["logistic"])
     assert fitted[5:] == ["logistic"]
 
@@ -186,7 +191,7 @@ def test_coarse_to_fine(folders: dict[str, Path]) -> None:
     assert fine.class_names == digits.train.class_names
     assert torch.equal(fine.train.targets, digits.train.labels)
     assert torch.equal(fine.test.targets, digits.test.labels)
-    (row,) = run_transfer(run, fine, classifiers=["whitened"])
+    (row,) = run_transfer(run, fine, classifiers=["whitened_class_means"])
     assert row.target == "fine"
     assert row.value > 0.8
     unit = torch.nn.functional.normalize(_features(run, fine.train.images))

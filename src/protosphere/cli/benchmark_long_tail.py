@@ -18,8 +18,8 @@ _LABELS = {
     "head": "head",
     "logit_adjusted_head": "head, adjusted",
     "class_means": "class means",
-    "calibrated_class_means": "means, calibrated",
-    "whitened_class_means": "means, whitened",
+    "calibrated_class_means": "class means, calibrated",
+    "whitened_class_means": "class means, whitened",
 }
 _GROUPS = ("all", "many", "medium", "few")
 

@@ -29,14 +29,14 @@ class Classifier(StrEnum):
 
     LOGISTIC = "logistic"
     CLASS_MEANS = "class_means"
-    WHITENED = "whitened"
+    WHITENED_CLASS_MEANS = "whitened_class_means"
     KNN = "knn"
 
 
 _LABELS = {
     "logistic": "logistic regression",
     "class_means": "class means",
-    "whitened": "class means, whitened",
+    "whitened_class_means": "class means, whitened",
     "knn": "20 nearest neighbors",
 }
 _METRICS = {

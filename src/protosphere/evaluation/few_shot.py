@@ -20,7 +20,7 @@ from protosphere.evaluation.transfer import (
     score_transfer,
 )
 
-FewShotClassifier = Literal["class_means", "whitened"]
+FewShotClassifier = Literal["class_means", "whitened_class_means"]
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ def few_shot_classifiers(shots: int) -> tuple[FewShotClassifier, ...]:
         shots: Number of images per class.
 
     >>> few_shot_classifiers(1), few_shot_classifiers(5)
-    (('class_means',), ('class_means', 'whitened'))
+    (('class_means',), ('class_means', 'whitened_class_means'))
     """
-    return ("class_means",) if shots == 1 else ("class_means", "whitened")
+    return ("class_means",) if shots == 1 else ("class_means", "whitened_class_means")
 
 
 def evaluate_few_shot(
@@ -72,7 +72,8 @@ def evaluate_few_shot(
 
     Args:
         features: Features and targets with one label per image, all on one device.
-        classifier: ``"class_means"``, or ``"whitened"`` with the covariance of the same few images.
+        classifier: ``"class_means"``, or ``"whitened_class_means"`` with the covariance of the
+            same few images.
         shots: Number of images per class.
         num_draws: Number of random draws.
         seed: Seed of the draws.

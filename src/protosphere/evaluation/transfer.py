@@ -29,7 +29,7 @@ from protosphere.evaluation.logistic_regression import (
 from protosphere.evaluation.probes import NearestNeighbors
 from protosphere.evaluation.regularization import choose_one_vs_rest
 
-TransferClassifier = Literal["logistic", "class_means", "whitened", "knn"]
+TransferClassifier = Literal["logistic", "class_means", "whitened_class_means", "knn"]
 CLASSIFIERS: tuple[TransferClassifier, ...] = get_args(TransferClassifier)
 # Ten values of C at equal ratios, for features of standard deviation 1.
 DEFAULT_CS: tuple[float, ...] = tuple(
@@ -137,7 +137,8 @@ def evaluate_transfer(
       best, the one with the smallest loss. Then all training images are fitted with it. For
       several labels per image, the best mean average precision decides.
     - ``class_means``: the largest cosine to the mean of the unit features of a class.
-    - ``whitened``: the same after whitening by the shrunk pooled within-class covariance.
+    - ``whitened_class_means``: the same after whitening by the shrunk pooled within-class
+      covariance.
     - ``knn``: the 20 nearest training samples by cosine, with votes of weight exp(cos/0.07).
 
     Args:
@@ -211,14 +212,14 @@ def fit_class_scores(
     """Fit a classifier in closed form, and return the function from features to scores.
 
     Args:
-        classifier: ``"class_means"``, ``"whitened"`` or ``"knn"``.
+        classifier: ``"class_means"``, ``"whitened_class_means"`` or ``"knn"``.
         features: Training features.
         labels: Class index of each.
         num_classes: Number of classes.
     """
     if classifier == "knn":
         return NearestNeighbors(LabeledFeatures(features, labels), num_classes)
-    if classifier == "whitened":
+    if classifier == "whitened_class_means":
         return whitened_class_means(features, labels, num_classes=num_classes).scores
     head = MeanClassifier(features.shape[1], num_classes).to(features.device)
     head.set_means(class_means(features, labels, num_classes=num_classes).means)

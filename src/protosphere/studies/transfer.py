@@ -58,7 +58,7 @@ class TransferRow:
 
     Attributes:
         target: Name of the set.
-        classifier: ``logistic``, ``class_means``, ``whitened`` or ``knn``.
+        classifier: ``logistic``, ``class_means``, ``whitened_class_means`` or ``knn``.
         metric: ``top1``, ``mean_per_class`` or ``map``.
         value: The metric, as a fraction; for draws of a few images, its mean over the draws.
         top1: Accuracy, as a fraction; None for several labels per image.
