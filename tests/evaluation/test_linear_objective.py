@@ -1,12 +1,14 @@
 """The objective of linear classifiers against autograd, and the L-BFGS that minimizes it."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from protosphere.evaluation.lbfgs import minimize
+from protosphere.evaluation.lbfgs import _HISTORY, _History, minimize
 from protosphere.evaluation.linear_objective import (
     LinearObjective,
     binary_loss,
@@ -91,3 +93,48 @@ def test_problems_are_minimized_independently_of_each_other() -> None:
     alone = minimize(_Quadratics(matrices[:1], centers[:1]), start[:1], tol=1e-10, max_iter=200)
     torch.testing.assert_close(found.point[:1], alone.point, rtol=0, atol=1e-5)
     assert torch.equal(found.point[3], centers[3])
+
+
+def _dense_inverse(pairs: list[tuple[Tensor, Tensor]], diagonal: Tensor) -> Tensor:
+    """The inverse Hessian of BFGS as a matrix, by its update, from a diagonal that fits last."""
+    usable = [(step, change) for step, change in pairs if step @ change > 0]
+    step, change = usable[-1] if usable else (diagonal, diagonal.square())
+    inverse = torch.diag(1 / diagonal) * (step @ change / (change.square() / diagonal).sum())
+    for step, change in usable:
+        left = torch.eye(len(diagonal)) - torch.outer(step, change) / (step @ change)
+        inverse = left @ inverse @ left.T + torch.outer(step, step) / (step @ change)
+    return inverse
+
+
+@pytest.mark.parametrize("num_pairs", [0, 1, 5, _HISTORY, _HISTORY + 3])
+def test_directions_are_those_of_the_update_of_bfgs(num_pairs: int) -> None:
+    """For three problems, of which the first misses some pairs and the second all."""
+    generator = torch.Generator().manual_seed(num_pairs)
+    options: dict[str, Any] = {"generator": generator, "dtype": torch.float64}
+    diagonals = torch.rand(2, 3, 20, **options) + 0.1
+    gradient = torch.randn(3, 20, **options)
+    history = _History(torch.zeros_like(gradient))
+    history.precondition(diagonals[0], gradient)
+    pairs: list[list[tuple[Tensor, Tensor]]] = [[], [], []]
+    for index in range(num_pairs):
+        if index == 3:
+            history.precondition(diagonals[1], gradient)
+        change = torch.randn(3, 20, **options)
+        step = change * torch.rand(3, 20, **options)
+        step[0] *= -1 if index % 4 == 1 else 1
+        step[1] = 0
+        values = torch.rand(3, **options)
+        found = history.compare(step * history.root, gradient, gradient + change, values)
+        gradient = gradient + change
+        assert torch.equal(found[:, 0], values)
+        history.accept(found[:, 1:].view(3, 3, -1))
+        for problem in range(3):
+            pairs[problem].append((step[problem], change[problem]))
+    coefficients, slopes = history.direction()
+    directions = history.combine(coefficients) / history.root
+    for problem in range(3):
+        diagonal = diagonals[int(num_pairs > 3), problem]
+        inverse = _dense_inverse(pairs[problem][-_HISTORY:], diagonal)
+        expected = -inverse @ gradient[problem]
+        torch.testing.assert_close(directions[problem], expected, rtol=1e-8, atol=1e-8)
+        assert float(slopes[problem]) == pytest.approx(float(gradient[problem] @ expected))

@@ -2,11 +2,11 @@
 
 By hand rather than ``torch.optim.LBFGS``: that reads several scalars of every pair of its history
 back to the host in each step, knows no diagonal preconditioner, and minimizes one function at a
-time. Here the two-loop recursion stays on the device, every line search advances all problems in
-one evaluation, and the host reads one flag per evaluation and one per iteration.
+time. Here the vectors stay on the device and only their inner products come to the host, in one
+transfer per evaluation; all decisions and the small linear algebra are made there. A step is two
+products with the history on the device, however long that is.
 """
 
-from collections import deque
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -60,16 +60,10 @@ class Minimum(NamedTuple):
     converged: Bool[Tensor, "problems"]
 
 
-class _Pair(NamedTuple):
-    step: Tensor
-    change: Tensor  # of the gradient
-    inverse_product: Tensor  # 1 / <step, change>; 0 for problems that have no such pair
-
-
 class _State(NamedTuple):
     point: Tensor
-    values: Tensor
     gradient: Tensor
+    values: Tensor  # on the host
 
 
 def minimize(
@@ -83,7 +77,8 @@ def minimize(
 
     A problem has converged when its gradient g, in the norm of the estimated inverse Hessian H, is
     small relative to its value f: √(gᵀHg / 2f) ≤ tol. As gᵀHg / 2 estimates the distance of f from
-    its minimum, the relative error of f is about tol².
+    its minimum, the relative error of f is about tol², up to some hundred times more where the
+    Hessian is far from diagonal.
 
     Args:
         objective: The functions, all of them positive.
@@ -96,39 +91,32 @@ def minimize(
         no further in the precision of the objective end early without having converged.
 
     Reference:
-        Nocedal and Wright, Numerical Optimization, chapter 7; the line search is the bisection for
-        the weak Wolfe conditions of Lewis and Overton, Nonsmooth optimization via quasi-Newton
-        methods, 2013, with the approximate conditions of Hager and Zhang, SIOPT 2005.
+        Nocedal and Wright, Numerical Optimization, chapter 7, theorem 7.4 for the product with the
+        inverse Hessian; the line search is the bisection for the weak Wolfe conditions of Lewis
+        and Overton, Nonsmooth optimization via quasi-Newton methods, 2013, with the approximate
+        conditions of Hager and Zhang, SIOPT 2005.
     """
-    state = _State(start, *objective.value_and_gradient(start))
-    history: deque[_Pair] = deque(maxlen=_HISTORY)
-    converged = torch.zeros_like(state.values, dtype=torch.bool)
-    stalled = torch.zeros_like(converged)
+    values, gradient = objective.value_and_gradient(start)
+    state = _State(start, gradient, values.cpu())
+    history = _History(start)
+    stalled = torch.zeros_like(state.values, dtype=torch.bool)
     lowest, idle = state.values, torch.zeros_like(state.values)
-    scale = torch.ones_like(state.values)
-    diagonal = torch.ones_like(start)
     iteration = 0
     while True:
         if iteration in _DIAGONAL_ITERATIONS:
-            diagonal = objective.hessian_diagonal(state.point)
-            scale = _scale(history, diagonal, scale)
-        direction = -_inverse_hessian_product(state.gradient, history, scale, diagonal)
-        slopes = (state.gradient * direction).sum(1)
+            history.precondition(objective.hessian_diagonal(state.point), state.gradient)
+        coefficients, slopes = history.direction()
         converged = -slopes <= 2 * tol**2 * state.values
         active = ~(converged | stalled)
         if iteration == max_iter or not active.any():
-            return Minimum(state.point, state.values, iteration, converged)
-        following, accepted = _line_search(objective, state, direction, slopes, active)
+            device = start.device
+            return Minimum(state.point, state.values.to(device), iteration, converged.to(device))
+        state, accepted = _line_search(objective, state, history, coefficients, slopes, active)
         failed = active & ~accepted
         if failed.any():
             # Without a history the direction was the preconditioned gradient: nothing is left.
-            stalled = stalled if history else stalled | failed
-            history.clear()
-            scale = torch.ones_like(scale)
-        else:
-            history.append(_pair(state, following))
-            scale = _scale(history, diagonal, scale)
-        state = following
+            stalled = stalled if history.slots else stalled | failed
+            history.clear(state.gradient)
         improved = state.values < lowest * (1 - objective.rounding)
         lowest = torch.where(improved, state.values, lowest)
         idle = torch.where(improved, 0, idle + 1)
@@ -136,64 +124,155 @@ def minimize(
         iteration += 1
 
 
-def _pair(before: _State, after: _State) -> _Pair:
-    step, change = after.point - before.point, after.gradient - before.gradient
-    product = (step * change).sum(1)
-    return _Pair(step, change, torch.where(product > 0, 1 / product, 0))
+class _History:
+    """The newest steps s and changes of the gradient y, the gradient, and their inner products.
 
+    All are in coordinates in which the diagonal of the Hessian is 1. The vectors are rows of
+    ``basis`` on the device: steps, changes, gradient; their inner products ``gram`` on the host, 0
+    where a problem has no such pair.
+    """
 
-def _scale(history: deque[_Pair], diagonal: Tensor, scale: Tensor) -> Tensor:
-    """Return the factor of the inverse diagonal that fits the newest pair of each problem."""
-    if not history:
-        return scale
-    _, change, inverse_product = history[-1]
-    fitted = 1 / (inverse_product * (change.square() / diagonal).sum(1))
-    return torch.where(inverse_product > 0, fitted, scale)
+    def __init__(self, start: Tensor) -> None:
+        num_problems, num_parameters = start.shape
+        size = 2 * _HISTORY + 1
+        self.basis = start.new_zeros((num_problems, size, num_parameters))
+        self.gram = torch.zeros((num_problems, size, size), dtype=start.dtype)
+        self.usable = torch.zeros((num_problems, size), dtype=start.dtype)
+        self.usable[:, -1] = 1
+        self.root = torch.ones_like(start)
+        self.scale = torch.ones(num_problems, dtype=start.dtype)
+        self.slots: list[int] = []  # from the oldest pair to the newest
 
+    def precondition(self, diagonal: Tensor, gradient: Tensor) -> None:
+        """Take another diagonal of the Hessian."""
+        root = diagonal.sqrt()
+        ratio = (root / self.root)[:, None]
+        self.basis[:, :_HISTORY] *= ratio
+        self.basis[:, _HISTORY:-1] /= ratio
+        self.root = root
+        self._set_gradient(gradient)
+        if self.slots:
+            self._fit_scale(self.slots[-1])
 
-def _inverse_hessian_product(
-    gradient: Tensor, history: deque[_Pair], scale: Tensor, diagonal: Tensor
-) -> Tensor:
-    """Multiply by the inverse-Hessian estimate, by the two-loop recursion."""
-    product = gradient.clone()
-    factors = []
-    for step, change, inverse_product in reversed(history):
-        factor = (inverse_product * (step * product).sum(1))[:, None]
-        product.addcmul_(factor, change, value=-1)
-        factors.append(factor)
-    product *= scale[:, None] / diagonal
-    for (step, change, inverse_product), factor in zip(history, reversed(factors), strict=True):
-        product.addcmul_(factor - (inverse_product * (change * product).sum(1))[:, None], step)
-    return product
+    def clear(self, gradient: Tensor) -> None:
+        """Forget all pairs."""
+        self.slots = []
+        self.scale = torch.ones_like(self.scale)
+        self.usable[:, :-1] = 0
+        self.basis[:, :-1] = 0  # a failed step may be infinite
+        self._set_gradient(gradient)
+
+    def direction(self) -> tuple[Tensor, Tensor]:
+        """Return −Hg, H the estimated inverse Hessian, as coefficients of the basis, and −gᵀHg."""
+        steps = torch.tensor(self.slots, dtype=torch.long)
+        changes, scale = steps + _HISTORY, self.scale[:, None]
+        coefficients = torch.zeros_like(self.gram[:, 0])
+        coefficients[:, -1] = -self.scale
+        if self.slots:
+            with_changes = self.gram[:, :, changes]
+            products = with_changes[:, steps]
+            valid = products.diagonal(dim1=1, dim2=2)
+            triangle = products.triu() + torch.diag_embed((valid == 0).to(products))
+            at_steps, at_changes = self.gram[:, steps, -1:], self.gram[:, changes, -1:]
+            inner = torch.linalg.solve_triangular(triangle, at_steps, upper=True)
+            mixed = valid[:, :, None] * inner
+            mixed += scale[:, None] * (with_changes[:, changes] @ inner - at_changes)
+            outer = torch.linalg.solve_triangular(triangle.mT, mixed, upper=False)
+            coefficients[:, steps] = -outer[:, :, 0]
+            coefficients[:, changes] = scale * inner[:, :, 0]
+        return coefficients, (coefficients * self.gram[:, -1]).sum(1)
+
+    def combine(self, coefficients: Tensor) -> Tensor:
+        """Return a combination of the basis, in preconditioned coordinates."""
+        return (coefficients.to(self.basis.device)[:, None] @ self.basis)[:, 0]
+
+    def compare(self, step: Tensor, before: Tensor, after: Tensor, values: Tensor) -> Tensor:
+        """Put a step in the place of the oldest pair; return values and products with the basis.
+
+        The host waits here, once per evaluation.
+        """
+        slot = self._next_slot()
+        self.basis[:, slot] = step
+        torch.div(after - before, self.root, out=self.basis[:, _HISTORY + slot])
+        torch.div(after, self.root, out=self.basis[:, -1])
+        newest = torch.stack([self.basis[:, row] for row in (slot, _HISTORY + slot, -1)], 1)
+        return torch.cat([values[:, None], (newest @ self.basis.mT).flatten(1)], 1).cpu()
+
+    def accept(self, products: Tensor) -> None:
+        """Keep the pair that was put in the place of the oldest."""
+        slot = self._next_slot()
+        rows = [slot, _HISTORY + slot, 2 * _HISTORY]
+        # A problem that did not move, or not to less slope, has no pair.
+        self.usable[:, rows[:2]] = (products[:, 0, rows[1]] > 0).to(self.usable)[:, None]
+        self.gram[:, rows] = products
+        self.gram[:, :, rows] = products.mT
+        self._mask()
+        self.slots = [*self.slots[-_HISTORY + 1 :], slot]
+        self._fit_scale(slot)
+
+    def _next_slot(self) -> int:
+        return len(self.slots) if len(self.slots) < _HISTORY else self.slots[0]
+
+    def _set_gradient(self, gradient: Tensor) -> None:
+        torch.div(gradient, self.root, out=self.basis[:, -1])
+        self.gram = (self.basis @ self.basis.mT).cpu()
+        self._mask()
+
+    def _mask(self) -> None:
+        self.gram *= self.usable[:, None] * self.usable[:, :, None]
+
+    def _fit_scale(self, slot: int) -> None:
+        """Let the estimate without a history fit the newest pair of each problem."""
+        product = self.gram[:, slot, _HISTORY + slot]
+        square = self.gram[:, _HISTORY + slot, _HISTORY + slot]
+        self.scale = torch.where(product > 0, product / square, self.scale)
 
 
 def _line_search(
-    objective: Objective, state: _State, direction: Tensor, slopes: Tensor, active: Tensor
+    objective: Objective,
+    state: _State,
+    history: _History,
+    coefficients: Tensor,
+    slopes: Tensor,
+    active: Tensor,
 ) -> tuple[_State, Tensor]:
     """Return the next state and which problems have moved; the others stay where they are."""
-    length = torch.ones_like(slopes)
+    device = state.point.device
+    direction = history.combine(coefficients)
+    length = active.to(slopes)
     low, high = torch.zeros_like(slopes), torch.full_like(slopes, torch.inf)
-    point, values, gradient = state
     pending = active
+    following = state
     for _ in range(_MAX_TRIALS):
-        trial = torch.addcmul(state.point, length[:, None], direction)
-        trial_values, trial_gradient = objective.value_and_gradient(trial)
-        trial_slopes = (trial_gradient * direction).sum(1)
-        change = trial_values - state.values
+        step = direction if bool((length == 1).all()) else direction * length.to(device)[:, None]
+        point = torch.addcdiv(state.point, step, history.root)
+        values, gradient = objective.value_and_gradient(point)
+        found = history.compare(step, state.gradient, gradient, values)
+        products = found[:, 1:].view(len(found), 3, -1)
+        following = _State(point, gradient, found[:, 0])
+        trial_slopes = products[:, 0, -1] / length
+        change = following.values - state.values
         # Where the change of the value may be rounding, the slope decides (Hager and Zhang).
         decreased = (change <= _SUFFICIENT_DECREASE * length * slopes) | (
             (change <= objective.rounding * state.values)
             & (trial_slopes <= (2 * _SUFFICIENT_DECREASE - 1) * slopes)
         )
         steep = trial_slopes < _CURVATURE * slopes
-        accepted = pending & decreased & ~steep
-        point = torch.where(accepted[:, None], trial, point)
-        values = torch.where(accepted, trial_values, values)
-        gradient = torch.where(accepted[:, None], trial_gradient, gradient)
-        pending = pending & ~accepted
+        pending = pending & ~(decreased & ~steep)
         if not pending.any():
-            break
-        low = torch.where(decreased, length, low)
-        high = torch.where(decreased, high, length)
-        length = torch.where(high.isinf(), 2 * length, (low + high) / 2)
-    return _State(point, values, gradient), active & ~pending
+            history.accept(products)
+            return following, active
+        low = torch.where(pending & decreased, length, low)
+        high = torch.where(pending & ~decreased, length, high)
+        middle = torch.where(high.isinf(), 2 * length, (low + high) / 2)
+        length = torch.where(pending, middle, length)
+    moved = active & ~pending
+    kept = moved.to(device)
+    return (
+        _State(
+            torch.where(kept[:, None], following.point, state.point),
+            torch.where(kept[:, None], following.gradient, state.gradient),
+            torch.where(moved, following.values, state.values),
+        ),
+        moved,
+    )
