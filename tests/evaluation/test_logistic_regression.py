@@ -135,6 +135,21 @@ def test_weights_are_repeated_samples() -> None:
     assert_equal_fits(weighted, repeated)
 
 
+def test_a_path_ends_where_it_is_told_to() -> None:
+    features, labels = mixture(60, 4, 3)
+    options: dict[str, Any] = {"num_classes": 3, **TIGHT}
+    grid, seen = [0.1, 100.0, 1.0, 10.0], []
+
+    def stop(fit: LogisticRegressionFit) -> bool:
+        seen.append(fit.l2)
+        return fit.l2 <= 1.0
+
+    path = fit_regularization_path(features, labels, grid=grid, stop=stop, **options)
+    assert seen == [100.0, 10.0, 1.0]
+    assert [fit.l2 for fit in path] == [100.0, 1.0, 10.0]
+    assert_equal_fits(path[1], fit_logistic_regression(features, labels, l2=1.0, **options))
+
+
 def test_one_vs_rest_is_a_binary_fit_for_each_label() -> None:
     features, labels = mixture(100, 6, 3)
     targets = torch.stack([labels == 0, labels != 1, labels == 2], 1)

@@ -7,9 +7,15 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
 
 from protosphere.evaluation.average_precision import mean_average_precision
-from protosphere.evaluation.logistic_regression import fit_logistic_regression, fit_one_vs_rest
+from protosphere.evaluation.logistic_regression import (
+    LogisticRegressionFit,
+    fit_logistic_regression,
+    fit_one_vs_rest,
+)
 from protosphere.evaluation.regularization import (
     Criterion,
+    ValidationCurve,
+    accuracy,
     choose_one_vs_rest,
     choose_regularization,
     regularization_grid,
@@ -60,6 +66,43 @@ def test_of_equal_strengths_the_strongest_is_chosen() -> None:
     choice = choose_regularization(split, split, num_classes=3, grid=[0.1, 1.0, 0.5])
     assert choice.scores == (1.0, 1.0, 1.0)
     assert choice.l2 == 1.0
+
+
+@pytest.mark.parametrize(
+    ("margins", "ends"),
+    [
+        ([1.0, -1.0, -1.0], [False, False, True]),  # worse twice
+        ([-1.0, 1.0, 0.98, 0.97], [False, False, False, False]),  # the loss has hardly risen
+        ([1.0, -1.0, 1.1, -1.0, -2.0], [False, False, False, False, True]),  # in between, better
+    ],
+)
+def test_a_curve_ends_after_two_strengths_that_are_clearly_worse(
+    margins: list[float], ends: list[bool]
+) -> None:
+    """One sample, whose logit is above the other one by a margin."""
+    curve = ValidationCurve((torch.ones(1, 1), torch.tensor([1])), accuracy)
+    found = []
+    for index, margin in enumerate(margins):
+        weight = torch.tensor([[0.0], [margin]])
+        found.append(curve(LogisticRegressionFit(weight, torch.zeros(2), -index, 1.0, 1, True)))
+    assert found == ends
+    assert list(curve.scores.values()) == [float(margin > 0) for margin in margins]
+    assert list(curve.losses.values()) == pytest.approx(np.log1p(np.exp(-np.array(margins))))
+
+
+def test_penalties_that_overfit_are_not_fitted() -> None:
+    features, labels = mixture(150, 20, 3)
+    train, validation = (features[:45], labels[:45]), (features[45:], labels[45:])
+    grid = [10.0 ** (4 - index) for index in range(9)]
+    choice = choose_regularization(train, validation, num_classes=3, grid=grid)
+    scores = []
+    for l2 in grid:
+        model = LogisticRegression(C=1 / l2, tol=1e-6, max_iter=2000).fit(*train)
+        scores.append(model.score(*validation))
+    assert choice.l2 == grid[int(np.argmax(scores))]
+    assert choice.grid == tuple(grid[: len(choice.grid)])
+    assert len(choice.grid) < 9
+    assert choice.scores == pytest.approx(scores[: len(choice.grid)])
 
 
 def test_a_class_may_be_absent_from_a_split() -> None:

@@ -1,11 +1,13 @@
 """The choice of the penalty of a logistic regression on a validation split."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
+from torch.nn import functional as F
 
 from protosphere.data.progress import Progress, no_progress
 from protosphere.evaluation.average_precision import (
@@ -28,6 +30,59 @@ MultiLabeled: TypeAlias = tuple[
 ]
 Criterion = Literal["accuracy", "mean_per_class_accuracy"]
 
+# To tell strengths apart takes less precision than the last fit.
+_PATH_TOL = 10
+# A path ends after as many fits whose loss has clearly risen, relative to the smallest.
+_NUM_WORSE, _CLEAR_RISE = 2, 0.05
+
+
+class ValidationCurve:
+    """Scores and losses on a validation split along a path of ever weaker penalties.
+
+    Called with a fit, it evaluates it and returns whether the path may end: whether in this fit and
+    in the one before it the score did not exceed the best of earlier ones, while the cross-entropy
+    was above its minimum, and by a twentieth at least. As weaker penalties take the longest to fit
+    and overfit the most, this is most of the time of a path.
+
+    Args:
+        validation: Features and labels of the validation split.
+        score: Function from logits and labels to the score, the larger the better.
+
+    Attributes:
+        scores: The score of each strength so far.
+        losses: The mean cross-entropy of each strength so far.
+
+    >>> features, labels = torch.eye(2), torch.tensor([0, 1])
+    >>> curve = ValidationCurve((features, labels), accuracy)
+    >>> fit = LogisticRegressionFit(torch.eye(2), torch.zeros(2), 1.0, 1.0, 1, True)
+    >>> curve(fit), curve.scores
+    (False, {1.0: 1.0})
+    """
+
+    def __init__(self, validation: Labeled, score: Callable[[Tensor, Tensor], float]) -> None:
+        self.scores: dict[float, float] = {}
+        self.losses: dict[float, float] = {}
+        self._features, self._labels = validation
+        self._score = score
+        self._num_worse = 0
+
+    def __call__(self, fit: LogisticRegressionFit) -> bool:
+        """Evaluate a fit; return whether the path may end."""
+        logits = fit.scores(self._features)
+        labels = self._labels.to(logits.device)
+        score, loss = self._score(logits, labels), float(F.cross_entropy(logits, labels))
+        best = max(self.scores.values(), default=-math.inf)
+        lowest = min(self.losses.values(), default=math.inf)
+        worse = score <= best and loss > (1 + _CLEAR_RISE) * lowest
+        self._num_worse = self._num_worse + 1 if worse else 0
+        self.scores[fit.l2], self.losses[fit.l2] = score, loss
+        return self._num_worse >= _NUM_WORSE
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> float:
+    """Return the fraction of samples whose largest logit is that of their class."""
+    return float((logits.argmax(1) == labels).double().mean())
+
 
 class RegularizationChoice(NamedTuple):
     """The penalty that was best on the validation split, and the fit with it on all samples.
@@ -35,7 +90,7 @@ class RegularizationChoice(NamedTuple):
     Attributes:
         l2: The chosen strength, 1/C; of several equally good ones the strongest.
         fit: The classifier with this strength, fitted on training and validation samples.
-        grid: The strengths that were compared.
+        grid: The strengths that were compared: without those after a stop.
         scores: The criterion on the validation split for each of them.
         converged: Whether all fits met the tolerance.
     """
@@ -85,9 +140,10 @@ def choose_regularization(
 ) -> RegularizationChoice:
     """Choose the penalty of multinomial logistic regression on a validation split, then refit.
 
-    The strengths are fitted on the training split from the strongest to the weakest, each from the
-    one before. The best one is fitted again on both splits together: with the same l2, as
-    scikit-learn keeps C, so that the penalty counts less against more samples.
+    The strengths are fitted on the training split from the strongest to the weakest, each from
+    those before, until a :class:`ValidationCurve` says that it gets worse. The best one is fitted
+    again on both splits together: with the same l2, as scikit-learn keeps C, so that the penalty
+    counts less against more samples.
 
     Args:
         train: Features and labels of the training split.
@@ -95,7 +151,7 @@ def choose_regularization(
         num_classes: Number of classes; some may be absent from either split.
         grid: Strengths of the penalty, l2 = 1/C.
         criterion: What is compared on the validation split.
-        tol: Tolerance of the gradient norm.
+        tol: Tolerance of the gradient norm of the last fit; ten times as large before it.
         max_iter: Largest number of L-BFGS iterations of each fit.
         progress: Called with the fraction that is done.
 
@@ -110,21 +166,21 @@ def choose_regularization(
     """
     _check_validation(train[0], validation[0])
     check_labels(*validation, num_classes)
+    curve = ValidationCurve(
+        validation,
+        accuracy
+        if criterion == "accuracy"
+        else lambda logits, labels: mean_per_class_accuracy(logits.argmax(1), labels),
+    )
     path = fit_regularization_path(
         *train,
         num_classes=num_classes,
         grid=grid,
-        tol=tol,
+        tol=_PATH_TOL * tol,
         max_iter=max_iter,
+        stop=curve,
         progress=_most_of(progress),
     )
-    labels = validation[1].to(path[0].weight.device)
-
-    def score(fit: LogisticRegressionFit) -> float:
-        predictions = fit.predict(validation[0])
-        if criterion == "accuracy":
-            return float((predictions == labels).double().mean())
-        return mean_per_class_accuracy(predictions, labels)
 
     def refit(fit: LogisticRegressionFit) -> LogisticRegressionFit:
         return fit_logistic_regression(
@@ -136,7 +192,7 @@ def choose_regularization(
             max_iter=max_iter,
         )
 
-    return _choose(path, score, refit, progress)
+    return _choose(path, [curve.scores[fit.l2] for fit in path], refit, progress)
 
 
 def choose_one_vs_rest(
@@ -158,7 +214,7 @@ def choose_one_vs_rest(
         validation: Features and targets of the validation split.
         grid: Strengths of the penalty, l2 = 1/C.
         ignore: Samples of training and validation, in this order, that are left out for a label.
-        tol: Tolerance of the gradient norm.
+        tol: Tolerance of the gradient norm of the last fit; ten times as large before it.
         max_iter: Largest number of L-BFGS iterations of each fit.
         progress: Called with the fraction that is done.
 
@@ -173,7 +229,7 @@ def choose_one_vs_rest(
         *train,
         grid=grid,
         sample_weight=None if weight is None else weight[:num_train],
-        tol=tol,
+        tol=_PATH_TOL * tol,
         max_iter=max_iter,
         progress=_most_of(progress),
     )
@@ -192,7 +248,7 @@ def choose_one_vs_rest(
             max_iter=max_iter,
         )
 
-    return _choose(path, score, refit, progress)
+    return _choose(path, [score(fit) for fit in path], refit, progress)
 
 
 def _check_validation(train: Tensor, validation: Tensor) -> None:
@@ -207,11 +263,10 @@ def _check_validation(train: Tensor, validation: Tensor) -> None:
 
 def _choose(
     path: tuple[LogisticRegressionFit, ...],
-    score: Callable[[LogisticRegressionFit], float],
+    scores: Sequence[float],
     refit: Callable[[LogisticRegressionFit], LogisticRegressionFit],
     progress: Progress,
 ) -> RegularizationChoice:
-    scores = tuple(score(fit) for fit in path)
     best = path[max(range(len(path)), key=lambda i: (scores[i], path[i].l2))]
     fit = refit(best)
     progress(1.0)
@@ -219,7 +274,7 @@ def _choose(
         l2=best.l2,
         fit=fit,
         grid=tuple(one.l2 for one in path),
-        scores=scores,
+        scores=tuple(scores),
         converged=all(one.converged for one in (*path, fit)),
     )
 
