@@ -7,11 +7,12 @@ import pytest
 import torch
 from PIL import Image
 
-from protosphere.data.corruption_files import open_corruption_files, pixel_batches
+from protosphere.data.corruption_files import open_corruption_files
 from protosphere.data.decoding import center_crop, decode_image
 from protosphere.data.evaluation_transform import EvaluationTransform
 from protosphere.data.folder_memory import load_into_memory
 from protosphere.data.folders import ImageFiles
+from protosphere.data.image_batches import pixel_batches
 from protosphere.data.splits import DataError, ImageSet
 from support.images import write_image
 

@@ -4,29 +4,21 @@ CIFAR-10-C    FOLDER/labels.npy, FOLDER/CORRUPTION.npy: the test images at sever
 ImageNet-C    FOLDER/CORRUPTION/SEVERITY/CLASS/*.JPEG, or FOLDER/GROUP/CORRUPTION/...
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Integer, UInt8
+from jaxtyping import Integer
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from protosphere.data.corruptions import SEVERITIES
-from protosphere.data.decoding import CROP_FRACTION, center_crop, decode_image
-from protosphere.data.evaluation_transform import EvaluationTransform
-from protosphere.data.folder_memory import MemoryImages
 from protosphere.data.folders import ImageFiles
-from protosphere.data.image_workers import ImageWorkers
 from protosphere.data.splits import DataError, ImageSet, image_set
 
 _SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
-# Starting a process takes as long as decoding some tens of images.
-_FILES_PER_WORKER = 64
 
 
 @dataclass(frozen=True)
@@ -120,52 +112,6 @@ def open_corruption_files(
     if (root / "labels.npy").exists():
         return _open_arrays(root, tuple(class_names), corruptions)
     return _open_folders(root, tuple(class_names), corruptions, severities)
-
-
-def pixel_batches(
-    images: ImageSet | ImageFiles | MemoryImages,
-    transform: EvaluationTransform,
-    *,
-    device: torch.device | str,
-    batch_size: int = 256,
-    workers: int = 8,
-    crop_fraction: float = CROP_FRACTION,
-) -> Iterator[UInt8[Tensor, "images channels height width"]]:
-    """Yield all images in their order, cropped for evaluation and not normalized.
-
-    Args:
-        images: Images in memory or on disk.
-        transform: The transform of evaluation images; only its crop is applied.
-        device: Device of the batches.
-        batch_size: Number of images in a batch.
-        workers: Largest number of processes that decode files. 0 decodes in this process.
-        crop_fraction: Side of the center crop as a fraction of the shorter side of an image file; 1
-            for files that have been cropped before, as those of ImageNet-C.
-
-    Raises:
-        DataError: A file cannot be read.
-    """
-    if not isinstance(images, ImageFiles):
-        for batch in images.images.split(batch_size):
-            yield transform.crop_pixels(batch.to(device))
-        return
-    crop = partial(center_crop, size=transform.size, crop_fraction=crop_fraction)
-    num_workers = min(workers, len(images) // _FILES_PER_WORKER)
-    pool = ImageWorkers(_CroppedFiles(crop), torch.device(device), num_workers)
-    paths = images.paths
-    starts = range(0, len(paths), batch_size)
-    yield from pool.batches(list(paths[start : start + batch_size]) for start in starts)
-
-
-class _CroppedFiles(Dataset[Tensor | str]):
-    """The center of an image file; an error message for one that cannot be read."""
-
-    def __init__(self, crop: "partial[Tensor]") -> None:
-        self.crop = crop
-
-    def __getitem__(self, path: str) -> Tensor | str:
-        image = decode_image(path)
-        return image if isinstance(image, str) else self.crop(image)
 
 
 def _open_arrays(

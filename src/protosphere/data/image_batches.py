@@ -1,15 +1,16 @@
 """Batches of images for a frozen encoder, from arrays or files, in its size and channels."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import partial
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from protosphere.data.decoding import decode_image
+from protosphere.data.decoding import CROP_FRACTION, center_crop, decode_image
 from protosphere.data.evaluation_transform import EvaluationTransform
+from protosphere.data.folder_memory import MemoryImages
 from protosphere.data.folders import ImageFiles
 from protosphere.data.image_workers import ImageWorkers
 from protosphere.data.splits import ImageSet
@@ -42,18 +43,46 @@ def image_batches(
     Raises:
         DataError: A file cannot be read.
     """
+    for batch in pixel_batches(
+        images, transform, device=device, batch_size=batch_size, workers=workers
+    ):
+        yield transform.normalize(batch)
+
+
+def pixel_batches(
+    images: ImageSet | ImageFiles | MemoryImages,
+    transform: EvaluationTransform,
+    *,
+    device: torch.device | str,
+    batch_size: int = 256,
+    workers: int = 8,
+    crop_fraction: float = CROP_FRACTION,
+) -> Iterator[UInt8[Tensor, "images channels height width"]]:
+    """Yield all images in their order, in the channels of an encoder, cropped and not normalized.
+
+    Args:
+        images: Images in memory or on disk.
+        transform: The transform of evaluation images; only its crop is applied.
+        device: Device of the batches.
+        batch_size: Number of images in a batch.
+        workers: Largest number of processes that decode files. 0 decodes in this process.
+        crop_fraction: Side of the center crop as a fraction of the shorter side of an image file; 1
+            for files that have been cropped before, as those of ImageNet-C.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
     channels = len(transform.mean)
-    if isinstance(images, ImageSet):
+    if not isinstance(images, ImageFiles):
         for batch in images.images.split(batch_size):
-            yield transform(convert_channels(batch.to(device), channels))
+            yield transform.crop_pixels(convert_channels(batch.to(device), channels))
         return
-    transform = replace(transform, crop="center")
+    crop = partial(center_crop, size=transform.size, crop_fraction=crop_fraction)
     num_workers = min(workers, len(images) // _FILES_PER_WORKER)
-    pool = ImageWorkers(_Squares(transform, channels), torch.device(device), num_workers)
+    pool = ImageWorkers(_CroppedFiles(crop, channels), torch.device(device), num_workers)
     paths = images.paths
     starts = range(0, len(paths), batch_size)
-    for batch in pool.batches(list(paths[start : start + batch_size]) for start in starts):
-        yield transform.normalize(batch)
+    yield from pool.batches(list(paths[start : start + batch_size]) for start in starts)
 
 
 def convert_channels(
@@ -73,13 +102,13 @@ def convert_channels(
     return (images * weights).sum(1, keepdim=True).round().to(torch.uint8)
 
 
-class _Squares(Dataset[Tensor | str]):
-    """The central square of an image file; an error message for one that cannot be read."""
+class _CroppedFiles(Dataset[Tensor | str]):
+    """The center of an image file; an error message for one that cannot be read."""
 
-    def __init__(self, transform: EvaluationTransform, channels: int) -> None:
-        self.transform = transform
+    def __init__(self, crop: "partial[Tensor]", channels: int) -> None:
+        self.crop = crop
         self.channels = channels
 
     def __getitem__(self, path: str) -> Tensor | str:
         image = decode_image(path, self.channels)
-        return image if isinstance(image, str) else self.transform.crop_pixels(image)
+        return image if isinstance(image, str) else self.crop(image)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from protosphere.recipes.loading import Run
+from protosphere.recipes.schema import Recipe
 from protosphere.runs import RunFolder
 from protosphere.runs.metadata import DataMetadata
 
@@ -42,11 +43,20 @@ def weights_digest(module: torch.nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
+def method_name(recipe: Recipe) -> str:
+    """Return the loss of a recipe, as the paper's tables name it.
+
+    Args:
+        recipe: The recipe.
+    """
+    name = str(recipe.loss.name)
+    return _PAPER_NAMES.get(name, name)
+
+
 def method_of(run: Run) -> str:
     """Return the loss of a run, as the paper's tables name it.
 
     Args:
         run: The run.
     """
-    name = str(run.recipe.loss.name)
-    return _PAPER_NAMES.get(name, name)
+    return method_name(run.recipe)

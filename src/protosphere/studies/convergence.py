@@ -25,6 +25,7 @@ from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.arrays import read_arrays
 from protosphere.runs.metadata import DataMetadata, read_class_names
 from protosphere.runs.results import ResultFile
+from protosphere.studies.common import method_name
 from protosphere.studies.paper import paper_value
 
 # In the order of the paper's table.
@@ -69,7 +70,7 @@ class TrainingLog:
     @property
     def method(self) -> str:
         """The loss, as the paper's tables name it."""
-        return str(self.recipe.loss.name).replace("-", "_")
+        return method_name(self.recipe)
 
     @property
     def is_complete(self) -> bool:

@@ -13,7 +13,6 @@ from protosphere.data.corruption_files import (
     CorruptionArrays,
     CorruptionFolder,
     open_corruption_files,
-    pixel_batches,
 )
 from protosphere.data.corruptions import (
     CORRUPTIONS,
@@ -31,7 +30,7 @@ from protosphere.data.folder_memory import (
 )
 from protosphere.data.folders import ImageFiles
 from protosphere.data.frost_textures import FrostTextures
-from protosphere.data.image_batches import image_batches
+from protosphere.data.image_batches import image_batches, pixel_batches
 from protosphere.data.progress import Progress, no_progress
 from protosphere.data.splits import DataError, ImageSet
 from protosphere.evaluation.corruptions import measure_errors
