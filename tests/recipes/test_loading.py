@@ -1,5 +1,7 @@
 """Trained runs: predictions, features, evaluation; class means of their own weights."""
 
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -253,3 +255,19 @@ def test_recipes_by_name_or_file(tmp_path: Path) -> None:
     assert read_recipe("digits-ce", ["seed=1"]).seed == 1
     with pytest.raises(RecipeError, match="it does not exist"):
         read_recipe(str(tmp_path / "none.yaml"))
+
+
+def test_a_run_of_version_0_2_0_is_readable(digits: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(digits, old)
+    text = RunFolder(old).recipe.read_text()
+    (before,) = re.findall(r"\n  micro_batch_size: null\n", text)
+    old_text = text.replace(before, "\n  grad_accum_steps: 1\n")
+    RunFolder(old).recipe.write_text(old_text)
+    assert load_run(old).recipe == load_run(digits).recipe
+    _run(load_run(digits).recipe, old)  # Nothing is left to do, and nothing is refused.
+    RunFolder(old).recipe.write_text(old_text.replace("steps: 1", "steps: 4"))
+    with pytest.raises(
+        RecipeError, match=r"no training.grad_accum_steps; use training.micro_batch"
+    ):
+        load_run(old)

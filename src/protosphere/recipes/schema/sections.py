@@ -1,6 +1,7 @@
 """The sections of a recipe other than its data, augmentation and loss."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -217,6 +218,14 @@ class Training(Section):
         description="Precision of the model; fp16 scales the loss, for GPUs on which bf16 is slow.",
     )
     compile: Literal["auto"] | bool = Field("auto", description="auto: compile on a GPU.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_accumulation(cls, values: Any) -> Any:
+        """Accept what every recipe of version 0.2.0 says: that gradients are not accumulated."""
+        if isinstance(values, Mapping) and values.get("grad_accum_steps") == 1:
+            return {key: value for key, value in values.items() if key != "grad_accum_steps"}
+        return values
 
     @model_validator(mode="after")
     def _check_micro_batches(self) -> "Training":
