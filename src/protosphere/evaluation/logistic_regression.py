@@ -77,6 +77,7 @@ def fit_logistic_regression(
     Raises:
         ValueError: Shapes, labels, weights or settings are invalid, or features are not finite.
 
+    >>> import torch
     >>> features = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
     >>> fit = fit_logistic_regression(features, torch.tensor([0, 0, 1, 1]), num_classes=2, l2=1.0)
     >>> fit.predict(features).tolist(), fit.converged
@@ -171,6 +172,7 @@ def fit_one_vs_rest(
     Raises:
         ValueError: Shapes, targets, weights or settings are invalid, or features are not finite.
 
+    >>> import torch
     >>> features = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
     >>> targets = torch.tensor([[1, 0], [1, 0], [1, 1], [0, 1]])
     >>> (fit_one_vs_rest(features, targets, l2=0.1).scores(features) > 0).int().tolist()
