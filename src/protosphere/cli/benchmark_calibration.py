@@ -6,14 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protosphere.cli.benchmark_options import BenchmarkOverrides, Out, Recompute, Targets, open_runs
+from protosphere.cli.benchmark_options import (
+    BenchmarkOverrides,
+    Out,
+    Recompute,
+    RunInfo,
+    Targets,
+    describe_run,
+    open_runs,
+)
 from protosphere.cli.options import AsJson, CheckpointChoice, Device, Download
 from protosphere.cli.output_files import Overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from protosphere.recipes.loading import Run
     from protosphere.studies.calibration import CalibrationResult, CalibrationRow
 
 _BOUNDS = {
@@ -59,7 +66,7 @@ def calibration(
     from protosphere.cli.progress import progress_bar
     from protosphere.cli.text import echo, to_json
 
-    results: list[tuple[Run, CalibrationResult]] = []
+    results: list[tuple[RunInfo, CalibrationResult]] = []
     with report_errors():
         from protosphere.studies.calibration import run_calibration
         from protosphere.studies.plots import PLOT_SUFFIXES, import_matplotlib, plot_reliability
@@ -79,10 +86,10 @@ def calibration(
                 result = run_calibration(
                     run, seed=seed, num_bins=bins, recompute=recompute, progress=progress
                 )
-            results.append((run, result))
+            results.append((describe_run(run), result))
         if plot is not None:
             diagrams = {
-                f"{run.path}, {name.replace('_', ' ')}": [
+                f"{run.run}, {name.replace('_', ' ')}": [
                     row for row in result.reliability if row.classifier == name
                 ]
                 for run, result in results
@@ -98,31 +105,24 @@ def calibration(
         _print(results)
 
 
-def _to_record(run: "Run", result: "CalibrationResult") -> dict[str, Any]:
-    from protosphere.studies.common import method_of
-
-    return {
-        "run": str(run.path),
-        "recipe": run.recipe.name,
-        "method": method_of(run),
+def _to_record(run: RunInfo, result: "CalibrationResult") -> dict[str, Any]:
+    return asdict(run) | {
         "rows": [asdict(row) for row in result.rows],
         "reliability": [asdict(row) for row in result.reliability],
     }
 
 
-def _print(results: "Sequence[tuple[Run, CalibrationResult]]") -> None:
+def _print(results: "Sequence[tuple[RunInfo, CalibrationResult]]") -> None:
     from protosphere.cli.benchmark_table import print_table, run_labels
     from protosphere.cli.text import echo
-    from protosphere.studies.common import method_of
 
     columns = ["run", "method", "classifier", "", "T", "accuracy", "ECE", "adaptive ECE"]
-    labels = run_labels(run.path for run, _ in results)
+    labels = run_labels(run.run for run, _ in results)
     lines: list[list[str]] = []
     for run, result in results:
-        label = labels[str(run.path)]
         for row in result.rows:
             is_first = row.state == "before"
-            names = [label, method_of(run), _name(row)] if is_first else ["", "", ""]
+            names = [labels[run.run], run.method, _name(row)] if is_first else ["", "", ""]
             lines.append([*names, *_cells(row)])
     print_table(
         "Calibration before and after temperature scaling",
@@ -133,12 +133,12 @@ def _print(results: "Sequence[tuple[Run, CalibrationResult]]") -> None:
     for run, result in results:
         row = result.rows[0]
         echo(
-            f"{run.path}: T fitted on {row.fitted_on} ({row.num_fitted:,}), numbers of "
+            f"{run.run}: T fitted on {row.fitted_on} ({row.num_fitted:,}), numbers of "
             f"{row.reported_on} ({row.num_reported:,})"
         )
         for one in result.rows:
             if one.bound in _BOUNDS:
-                echo(f"{run.path}, {_name(one)}: {_BOUNDS[one.bound]}")
+                echo(f"{run.run}, {_name(one)}: {_BOUNDS[one.bound]}")
 
 
 def _name(row: "CalibrationRow") -> str:

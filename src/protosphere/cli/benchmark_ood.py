@@ -2,17 +2,24 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from protosphere.cli.benchmark_options import BenchmarkOverrides, Out, Recompute, Targets, open_runs
+from protosphere.cli.benchmark_options import (
+    BenchmarkOverrides,
+    Out,
+    Recompute,
+    RunInfo,
+    Targets,
+    describe_run,
+    open_runs,
+)
 from protosphere.cli.options import AsJson, CheckpointChoice, Device, Download
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from protosphere.recipes.loading import Run
     from protosphere.studies.ood import OodRow
 
 
@@ -58,7 +65,7 @@ def ood(
     from protosphere.cli.progress import progress_bar
     from protosphere.cli.text import to_json
 
-    results: list[tuple[Run, tuple[OodRow, ...]]] = []
+    results: list[tuple[RunInfo, tuple[OodRow, ...]]] = []
     with report_errors():
         from protosphere.studies.data_sources import load_source
         from protosphere.studies.ood import run_ood
@@ -83,31 +90,20 @@ def ood(
                     recompute=recompute,
                     progress=progress,
                 )
-            results.append((run, rows))
+            results.append((describe_run(run), rows))
     if as_json:
-        typer.echo(to_json({"runs": [_to_record(run, rows) for run, rows in results]}, indent=2))
+        records = [asdict(run) | {"rows": [asdict(row) for row in rows]} for run, rows in results]
+        typer.echo(to_json({"runs": records}, indent=2))
     else:
         _print(results)
 
 
-def _to_record(run: "Run", rows: "Sequence[OodRow]") -> dict[str, Any]:
-    from protosphere.studies.common import method_of
-
-    return {
-        "run": str(run.path),
-        "recipe": run.recipe.name,
-        "method": method_of(run),
-        "rows": [asdict(row) for row in rows],
-    }
-
-
-def _print(results: "Sequence[tuple[Run, tuple[OodRow, ...]]]") -> None:
+def _print(results: "Sequence[tuple[RunInfo, tuple[OodRow, ...]]]") -> None:
     from protosphere.cli.benchmark_table import percent, print_table, run_labels
     from protosphere.cli.text import echo
     from protosphere.evaluation.ood import OOD_SCORES
-    from protosphere.studies.common import method_of
 
-    labels = run_labels(run.path for run, _ in results)
+    labels = run_labels(run.run for run, _ in results)
     lines: list[list[str]] = []
     for run, rows in results:
         # By their images: two sources may have the same name.
@@ -116,7 +112,7 @@ def _print(results: "Sequence[tuple[Run, tuple[OodRow, ...]]]") -> None:
             areas = [percent(scores[name].auroc) for name in OOD_SCORES]
             errors = [percent(scores[name].fpr95) for name in OOD_SCORES]
             against = next(iter(scores.values())).against
-            lines.append([labels[str(run.path)], method_of(run), against, "AUROC", *areas])
+            lines.append([labels[run.run], run.method, against, "AUROC", *areas])
             lines.append(["", "", "", "FPR95", *errors])
     print_table(
         "Images of unknown classes, in percent",
@@ -126,4 +122,4 @@ def _print(results: "Sequence[tuple[Run, tuple[OodRow, ...]]]") -> None:
     )
     for run, rows in results:
         for text in dict.fromkeys(f"{row.score}: {row.absent}" for row in rows if row.absent):
-            echo(f"{run.path} has no score {text}")
+            echo(f"{run.run} has no score {text}")

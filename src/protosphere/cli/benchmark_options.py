@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -43,6 +44,32 @@ Recompute = Annotated[
         "--recompute", help="Compute everything again, also what the run folder holds already."
     ),
 ]
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a result says of its run, without the model and the data that a run holds.
+
+    Attributes:
+        run: The run folder.
+        recipe: Name of the recipe.
+        method: The loss, as the paper's tables name it.
+    """
+
+    run: str
+    recipe: str
+    method: str
+
+
+def describe_run(run: "Run") -> RunInfo:
+    """Return what a result says of a run.
+
+    Args:
+        run: The run.
+    """
+    from protosphere.studies.common import method_of
+
+    return RunInfo(str(run.path), run.recipe.name, method_of(run))
 
 
 def open_runs(
