@@ -72,8 +72,10 @@ def test_of_equal_strengths_the_strongest_is_chosen() -> None:
     ("margins", "ends"),
     [
         ([1.0, -1.0, -1.0], [False, False, True]),  # worse twice
+        ([1.0, 0.9, 0.8], [False, False, True]),  # only the loss, which decides
         ([-1.0, 1.0, 0.98, 0.97], [False, False, False, False]),  # the loss has hardly risen
         ([1.0, -1.0, 1.1, -1.0, -2.0], [False, False, False, False, True]),  # in between, better
+        ([-1.0, -1.2, -1.4], [False, False, True]),
     ],
 )
 def test_a_curve_ends_after_two_strengths_that_are_clearly_worse(
@@ -88,6 +90,21 @@ def test_a_curve_ends_after_two_strengths_that_are_clearly_worse(
     assert found == ends
     assert list(curve.scores.values()) == [float(margin > 0) for margin in margins]
     assert list(curve.losses.values()) == pytest.approx(np.log1p(np.exp(-np.array(margins))))
+
+
+@pytest.mark.parametrize(("gain", "ends"), [(0.04, True), (0.06, False)])
+def test_a_curve_goes_on_while_the_score_gets_better_than_its_error(
+    gain: float, ends: bool
+) -> None:
+    """Of 100 samples half are right at the smallest loss: the standard error is 0.05."""
+    scores = iter([0.5, 0.5 + gain, 0.5 + gain])
+    split = (torch.ones(100, 1), torch.ones(100, dtype=torch.long))
+    curve = ValidationCurve(split, lambda logits, labels: next(scores))
+    fits = [
+        LogisticRegressionFit(torch.tensor([[0.0], [-slope]]), torch.zeros(2), slope, 1.0, 1, True)
+        for slope in (0.0, 1.0, 2.0)
+    ]
+    assert [curve(fit) for fit in fits] == [False, False, ends]
 
 
 def test_penalties_that_overfit_are_not_fitted() -> None:

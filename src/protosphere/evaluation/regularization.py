@@ -40,13 +40,13 @@ class ValidationCurve:
     """Scores and losses on a validation split along a path of ever weaker penalties.
 
     Called with a fit, it evaluates it and returns whether the path may end: whether in this fit and
-    in the one before it the score did not exceed the best of earlier ones, while the cross-entropy
-    was above its minimum, and by a twentieth at least. As weaker penalties take the longest to fit
-    and overfit the most, this is most of the time of a path.
+    in the one before it the cross-entropy exceeds its minimum by a twentieth and the score is not
+    better than there by more than its standard error, √(score (1 − score) / samples). Weaker
+    penalties than these overfit the most and take the longest to fit.
 
     Args:
         validation: Features and labels of the validation split.
-        score: Function from logits and labels to the score, the larger the better.
+        score: Function from logits and labels to a fraction, the larger the better.
 
     Attributes:
         scores: The score of each strength so far.
@@ -71,11 +71,13 @@ class ValidationCurve:
         logits = fit.scores(self._features)
         labels = self._labels.to(logits.device)
         score, loss = self._score(logits, labels), float(F.cross_entropy(logits, labels))
-        best = max(self.scores.values(), default=-math.inf)
-        lowest = min(self.losses.values(), default=math.inf)
-        worse = score <= best and loss > (1 + _CLEAR_RISE) * lowest
-        self._num_worse = self._num_worse + 1 if worse else 0
         self.scores[fit.l2], self.losses[fit.l2] = score, loss
+        lowest = min(self.losses, key=self.losses.__getitem__)
+        error = math.sqrt(self.scores[lowest] * (1 - self.scores[lowest]) / len(labels))
+        worse = (
+            loss > (1 + _CLEAR_RISE) * self.losses[lowest] and score <= self.scores[lowest] + error
+        )
+        self._num_worse = self._num_worse + 1 if worse else 0
         return self._num_worse >= _NUM_WORSE
 
 
