@@ -56,7 +56,16 @@ def _error(run: Run, images: torch.Tensor, labels: torch.Tensor) -> float:
     return wrong / len(labels)
 
 
-def test_errors_are_those_of_corrupted_images_one_by_one(run: Run) -> None:
+def test_errors_are_those_of_corrupted_images_one_by_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[torch.Tensor] = []
+
+    def collected(*arguments: Any, **options: Any) -> torch.Tensor:
+        batches.append(corrupt(*arguments, **options))
+        return batches[-1]
+
+    monkeypatch.setattr(study, "corrupt", collected)
     rows = run_corruptions(
         run, corruptions=["gaussian_noise", "contrast"], severities=[2, 5], seed=3, batch_size=7
     )
@@ -68,8 +77,8 @@ def test_errors_are_those_of_corrupted_images_one_by_one(run: Run) -> None:
         ("contrast", 5),
     ]
     test = _test_images(run)
-    pixels = test.images
-    for row in rows:
+    pixels, measured = test.images, torch.cat(batches).split(NUM_TEST)
+    for number, row in enumerate(rows):
         if row.severity:
             pixels = torch.cat(
                 [
@@ -83,6 +92,7 @@ def test_errors_are_those_of_corrupted_images_one_by_one(run: Run) -> None:
                     for index, image in enumerate(test.images)
                 ]
             )
+            assert torch.equal(measured[number - 1], pixels)
         assert row.error == pytest.approx(_error(run, pixels, test.labels))
         assert row.num_images == NUM_TEST
         assert row.class_means_error is None

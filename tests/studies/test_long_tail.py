@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import accuracy_score, recall_score
 from sklearn.preprocessing import normalize as unit_rows
 
+from protosphere.classifiers import class_means
 from protosphere.data.datasets import DataError
+from protosphere.evaluation.long_tail import balanced_temperature
+from protosphere.geometry import cosines
 from protosphere.recipes import build, catalog
 from protosphere.recipes.loading import Run, load_run
 from protosphere.recipes.runner import run_recipe
@@ -159,6 +163,12 @@ def test_noise_and_validation_images(train_run: Train) -> None:
     assert "logit_adjusted_head" not in {row.classifier for row in rows}
     settings = read_result(run.path / "benchmarks" / "long_tail.json", LongTailRow).settings
     assert settings["validation"] == run.dataset("validation").test.fingerprint()
+    train, held_out = run.features("train"), run.features("validation")
+    train_labels, labels = (torch.as_tensor(one.labels) for one in (train, held_out))
+    means = class_means(torch.as_tensor(train.features), train_labels, num_classes=10).means
+    values = cosines(torch.as_tensor(held_out.features).double(), means)
+    temperature = _row(rows, "calibrated_class_means", "all").temperature
+    assert temperature == pytest.approx(balanced_temperature(values, labels), rel=1e-4)
     assert settings["logit_adjustment"] is None
 
 
