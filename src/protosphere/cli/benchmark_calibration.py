@@ -113,8 +113,7 @@ def _to_record(run: RunInfo, result: "CalibrationResult") -> dict[str, Any]:
 
 
 def _print(results: "Sequence[tuple[RunInfo, CalibrationResult]]") -> None:
-    from protosphere.cli.benchmark_table import print_table, run_labels
-    from protosphere.cli.text import echo
+    from protosphere.cli.benchmark_table import print_note, print_table, run_labels
 
     columns = ["run", "method", "classifier", "", "T", "accuracy", "ECE", "adaptive ECE"]
     labels = run_labels(run.run for run, _ in results)
@@ -131,14 +130,14 @@ def _print(results: "Sequence[tuple[RunInfo, CalibrationResult]]") -> None:
         note="Accuracy and calibration errors in percent; T is what the logits are divided by.",
     )
     for run, result in results:
-        row = result.rows[0]
-        echo(
-            f"{run.run}: T fitted on {row.fitted_on} ({row.num_fitted:,}), numbers of "
+        row, label = result.rows[0], labels[run.run]
+        print_note(
+            f"{label}: T fitted on {row.fitted_on} ({row.num_fitted:,}), numbers of "
             f"{row.reported_on} ({row.num_reported:,})"
         )
         for one in result.rows:
             if one.bound in _BOUNDS:
-                echo(f"{run.run}, {_name(one)}: {_BOUNDS[one.bound]}")
+                print_note(f"{label}, {_name(one)}: {_BOUNDS[one.bound]}")
 
 
 def _name(row: "CalibrationRow") -> str:

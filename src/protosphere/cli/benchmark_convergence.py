@@ -144,8 +144,8 @@ def _print(
     )
     if baseline is not None:
         print_table(
-            f"II. Time to the last value of {baseline.path}, in percent of the time that it takes "
-            "itself",
+            f"II. Time to reach the last value of {labels[str(baseline.path)]}, in percent of the "
+            f"time that {labels[str(baseline.path)]} takes",
             columns,
             second,
         )
@@ -155,19 +155,21 @@ def _print(
 def _print_notes(
     logs: "Sequence[TrainingLog]", results: "dict[str, tuple[ConvergenceRow, ...]]"
 ) -> None:
-    from protosphere.cli.text import echo
+    from protosphere.cli.benchmark_table import print_note
 
-    echo("The metrics are those of the training images; never: the run ends before.")
+    print_note(
+        "The metrics are those of the training images; never: the run ended before it was reached."
+    )
     for log in logs:
         for row in results[str(log.path)]:
             if row.missing is not None:
-                echo(f"{log.path}: {row.missing}")
+                print_note(f"{log.path}: {row.missing}")
         epochs, every = log.recipe.schedule.epochs, log.recipe.evaluation.every
         if not log.is_complete:
-            echo(f"{log.path} has {log.length} of {epochs} epochs; percentages are of these")
+            print_note(f"{log.path} has {log.length} of {epochs} epochs; percentages are of these")
         if 100 * every > log.length:
             resolution = 100 * every / log.length
-            echo(
+            print_note(
                 f"{log.path} was evaluated every {every} of {log.length} epochs: its percentages "
                 f"are multiples of {resolution:.3g}"
             )

@@ -1,12 +1,15 @@
 """Tables of benchmarks: aligned columns within the width of the terminal."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 
 from protosphere.cli.text import echo, printable
 
 MISSING = "–"
+# Characters of a name of a run that remain in one line on a narrow terminal.
+_NARROWEST_NAME = 8
 
 
 def percent(value: float | None, *, digits: int = 1) -> str:
@@ -66,6 +69,9 @@ def print_table(
 ) -> None:
     """Print a table; columns whose cells are all numbers or dashes are aligned to the right.
 
+    On a terminal that is too narrow, cells are folded between words, and the names of runs in the
+    first column anywhere. In a file or a pipe nothing is folded.
+
     Args:
         title: Line above the table.
         columns: Names of the columns.
@@ -76,25 +82,73 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    echo(title)
+    print_note(title)
     texts = [[printable(cell) for cell in row] for row in rows]
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for index, column in enumerate(columns):
+    names = [printable(column) for column in columns]
+    console = Console(highlight=False)
+    widths, gap = _fit([names, *texts], limit=console.width if console.is_terminal else None)
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, gap, 0, 0))
+    for index, name in enumerate(names):
         is_number = all(_is_number(row[index]) for row in texts)
         table.add_column(
-            Text(printable(column)), justify="right" if is_number else "left", overflow="fold"
+            Text(name),
+            justify="right" if is_number else "left",
+            overflow="fold",
+            width=widths[index],
         )
     for row in texts:
         table.add_row(*(Text(cell) for cell in row))
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        # A file or a pipe has no width: nothing is folded there.
-        unlimited = console.options.update(max_width=1 << 16)
-        needed = console.measure(table, options=unlimited).maximum
-        console = Console(highlight=False, width=max(needed, 80))
-    console.print(table, crop=False)
+    Console(highlight=False, width=max(sum(widths) + gap * len(widths), 80)).print(
+        table, crop=False
+    )
     if note is not None:
-        echo(note)
+        print_note(note)
+
+
+def print_note(text: str) -> None:
+    """Print a sentence above or below a table, on a terminal folded between words.
+
+    Args:
+        text: The sentence.
+    """
+    from rich.console import Console
+
+    console = Console()
+    for line in wrap(printable(text), console.width) if console.is_terminal else [text]:
+        echo(line)
+
+
+def print_splits(splits: Mapping[str, str]) -> None:
+    """Say which runs were not measured on test images.
+
+    Args:
+        splits: The split that each run was measured on, by the label of the run.
+    """
+    for label, split in splits.items():
+        if split != "test":
+            print_note(f"{label} has no test images: its numbers are of the {split} images")
+
+
+def _fit(lines: Sequence[Sequence[str]], *, limit: int | None) -> tuple[list[int], int]:
+    """Return the widths of columns and of the gaps between them, within a limit if possible."""
+    from rich.cells import cell_len
+
+    columns = list(zip(*lines, strict=True))
+    widths = [max(map(cell_len, cells)) for cells in columns]
+    # A column is not narrower than its longest word, except for the first with names of runs.
+    least = [
+        max(cell_len(word) for cell in cells for word in [*cell.split(), ""]) for cells in columns
+    ]
+    least[0] = min(least[0], _NARROWEST_NAME)
+    for gap in (2, 1):
+        room = math.inf if limit is None else limit - gap * (len(columns) - 1)
+        fitted = list(widths)
+        while sum(fitted) > room and fitted != least:
+            index = max(range(len(fitted)), key=lambda i: (fitted[i] > least[i], fitted[i]))
+            fitted[index] -= 1
+        if sum(fitted) <= room:
+            break
+    return fitted, gap
 
 
 def _is_number(text: str) -> bool:
