@@ -64,7 +64,7 @@ def test_all_corruptions_relative_to_a_baseline(runs: dict[str, Path]) -> None:
         assert any(line[:1] == [name] and len(line) == 5 for line in lines), name
     for name in EXTRA_CORRUPTIONS:
         assert re.search(rf"^{name} \(extra\) ", text, re.MULTILINE), name
-    assert "mCE and CE: errors in percent of those of ce" in text
+    assert "mCE and CE (corruption error): errors in percent of those of ce" in text
     assert "nonl: error at severities 1, 2, 3, 4, 5: " in text
     assert max(map(len, text.splitlines()[:22])) <= 80
     for name, pairs in expected.unordered.items():

@@ -33,6 +33,7 @@ class _Benchmarked:
     run: str
     recipe: str
     method: str
+    split: str
     reference: str | None
     summary: "CorruptionSummary"
     rows: "tuple[CorruptionRow, ...]"
@@ -174,7 +175,7 @@ def corruptions(
 def _describe(
     run: "Run", rows: "tuple[CorruptionRow, ...]", reference: "Reference | None"
 ) -> _Benchmarked:
-    from protosphere.studies.common import method_of
+    from protosphere.studies.common import method_of, reported_split
     from protosphere.studies.corruption_summary import published_reference, summarize_corruptions
     from protosphere.studies.paper import paper_tables
 
@@ -185,6 +186,7 @@ def _describe(
         str(run.path),
         run.recipe.name,
         method,
+        reported_split(run.recipe),
         None if used is None else used.name,
         summarize_corruptions(rows, used),
         rows,
@@ -201,8 +203,14 @@ def _to_record(result: _Benchmarked) -> dict[str, Any]:
 
 
 def _print(results: "Sequence[_Benchmarked]", *, from_disk: bool, has_frost: bool) -> None:
-    from protosphere.cli.benchmark_table import number, percent, print_table, run_labels
-    from protosphere.cli.text import echo
+    from protosphere.cli.benchmark_table import (
+        number,
+        percent,
+        print_note,
+        print_splits,
+        print_table,
+        run_labels,
+    )
 
     labels = run_labels(result.run for result in results)
     lines: list[list[str]] = []
@@ -219,25 +227,26 @@ def _print(results: "Sequence[_Benchmarked]", *, from_disk: bool, has_frost: boo
             lines.append(["paper", result.method, "head", clean, "", mce, ""])
     columns = ["run", "method", "classifier", "clean", "corrupted", "mCE", "relative mCE"]
     print_table("Errors on corrupted images, in percent", columns, lines)
-    echo("")
+    print_note("")
     _print_corruptions(results, labels)
-    references = {result.reference for result in results}
-    for name in sorted(name for name in references if name is not None):
-        echo(f"mCE and CE: errors in percent of those of {name}")
-    if None in references:
-        echo("No mCE: --baseline names the run whose errors others are divided by")
+    divided = [result.reference for result in results if result.summary.normalized_errors]
+    for name in sorted({name for name in divided if name is not None}):
+        print_note(f"mCE and CE (corruption error): errors in percent of those of {name}")
+    if any(result.reference is None for result in results):
+        print_note("No mCE: --baseline names the run whose errors others are divided by")
     elif any(result.summary.mce is None for result in results):
-        echo("No mCE: it needs all 15 corruptions, all severities and errors of the reference")
+        print_note("No mCE: it needs all 15 corruptions, all severities and a baseline with errors")
     elif any(result.summary.relative_mce is None for result in results):
-        echo("No relative mCE: a corruption adds nothing to the clean error of the reference")
+        print_note("No relative mCE: a corruption adds nothing to the clean error of the baseline")
     for result in results:
         _print_severities(result, labels[result.run])
     if not from_disk:
         textures = "" if has_frost else ", and with frost textures made by the program"
-        echo(
-            "Corruptions are computed from the test images, without the JPEG compression of "
+        print_note(
+            "Corruptions are computed from the clean images, without the JPEG compression of "
             f"ImageNet-C's files{textures}"
         )
+    print_splits({labels[result.run]: result.split for result in results})
 
 
 def _print_corruptions(results: "Sequence[_Benchmarked]", labels: dict[str, str]) -> None:
@@ -265,17 +274,16 @@ def _print_corruptions(results: "Sequence[_Benchmarked]", labels: dict[str, str]
 
 
 def _print_severities(result: _Benchmarked, label: str) -> None:
-    from protosphere.cli.benchmark_table import percent
-    from protosphere.cli.text import echo
+    from protosphere.cli.benchmark_table import percent, print_note
 
     summary = result.summary
     if len(summary.by_severity) > 1:
         levels = list(summary.by_severity)
         errors = ", ".join(percent(error) for error in summary.by_severity.values())
-        echo(f"{label}: error at severities {', '.join(map(str, levels))}: {errors}")
+        print_note(f"{label}: error at severities {', '.join(map(str, levels))}: {errors}")
     if summary.unordered:
         pairs = ", ".join(
             f"{name} ({', '.join(f'{low} to {high}' for low, high in levels)})"
             for name, levels in summary.unordered.items()
         )
-        echo(f"{label}: error does not grow with severity: {pairs}")
+        print_note(f"{label}: smaller error at a higher severity: {pairs}")

@@ -21,6 +21,7 @@ class _Measured:
     run: str
     recipe: str
     method: str
+    split: str
     rows: tuple["LabelNoiseRow", ...]
 
 
@@ -47,7 +48,7 @@ def label_noise(
     from protosphere.cli.text import to_json
 
     with report_errors():
-        from protosphere.studies.common import method_of
+        from protosphere.studies.common import method_of, reported_split
         from protosphere.studies.label_noise import check_label_noise, run_label_noise
 
         results: list[_Measured] = []
@@ -62,7 +63,8 @@ def label_noise(
         ):
             with progress_bar(f"label noise, {run.path.name}") as progress:
                 rows = run_label_noise(run, recompute=recompute, progress=progress)
-            results.append(_Measured(str(run.path), run.recipe.name, method_of(run), rows))
+            split = reported_split(run.recipe)
+            results.append(_Measured(str(run.path), run.recipe.name, method_of(run), split, rows))
     if as_json:
         typer.echo(to_json({"runs": [asdict(result) for result in results]}, indent=2))
     else:
@@ -71,7 +73,7 @@ def label_noise(
 
 def _print_results(results: Sequence[_Measured]) -> None:
     """Print one line for each run."""
-    from protosphere.cli.benchmark_table import percent, print_table, run_labels
+    from protosphere.cli.benchmark_table import percent, print_splits, print_table, run_labels
 
     labels = run_labels(result.run for result in results)
     lines: list[list[str]] = []
@@ -112,3 +114,4 @@ def _print_results(results: Sequence[_Measured]) -> None:
         note="memorized and corrected: wrongly labeled training images that get their wrong and "
         "their true label",
     )
+    print_splits({labels[result.run]: result.split for result in results})

@@ -31,6 +31,7 @@ class _Measured:
     run: str
     recipe: str
     method: str
+    split: str
     ratio: float | None
     paper: float | None
     rows: tuple["LongTailRow", ...]
@@ -66,7 +67,7 @@ def long_tail(
     from protosphere.cli.text import to_json
 
     with report_errors():
-        from protosphere.studies.common import method_of
+        from protosphere.studies.common import method_of, reported_split
         from protosphere.studies.long_tail import check_long_tail, paper_accuracy, run_long_tail
 
         def check(recipe: "Recipe") -> None:
@@ -94,6 +95,7 @@ def long_tail(
                     str(run.path),
                     run.recipe.name,
                     method_of(run),
+                    reported_split(run.recipe),
                     run.recipe.data.long_tail,
                     paper_accuracy(run),
                     rows,
@@ -107,9 +109,16 @@ def long_tail(
 
 def _print_results(results: Sequence[_Measured]) -> None:
     """Print one line for each run and classifier."""
-    from protosphere.cli.benchmark_table import number, percent, print_table, run_labels
+    from protosphere.cli.benchmark_table import (
+        number,
+        percent,
+        print_splits,
+        print_table,
+        run_labels,
+    )
 
     labels = run_labels(result.run for result in results)
+    has_paper = any(result.paper is not None for result in results)
     lines: list[list[str]] = []
     for result in results:
         rows = {(row.classifier, row.group): row for row in result.rows if row.class_name is None}
@@ -123,15 +132,17 @@ def _print_results(results: Sequence[_Measured]) -> None:
                     "–" if result.ratio is None else f"{result.ratio:g}",
                     _LABELS[name],
                     *(percent(None if cell is None else cell.accuracy) for cell in cells),
-                    number(result.paper if name == "head" else None),
+                    *([number(result.paper if name == "head" else None)] if has_paper else []),
                     number(overall.nll, digits=3),
                     percent(overall.ece),
                 ]
             )
+    paper = ["paper"] if has_paper else []
     print_table(
         "Test accuracy in % by the number of training images of a class",
-        ["run", "method", "ratio", "classifier", *_GROUPS, "paper", "NLL", "ECE %"],
+        ["run", "method", "ratio", "classifier", *_GROUPS, *paper, "NLL", "ECE %"],
         lines,
         note="many: more than 100 training images, few: fewer than 20; adjusted: by the class "
         "frequencies; a calibrated temperature changes probabilities, not accuracy",
     )
+    print_splits({labels[result.run]: result.split for result in results})

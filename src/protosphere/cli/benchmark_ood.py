@@ -34,9 +34,12 @@ def ood(
         ),
     ],
     split: Annotated[
-        Literal["test", "validation"],
-        typer.Option(help="Images of the run that count as known."),
-    ] = "test",
+        Literal["test", "validation"] | None,
+        typer.Option(
+            help="Images of the run that count as known. By default its test images, or the "
+            "validation images of a folder without test images."
+        ),
+    ] = None,
     root: Annotated[
         Path, typer.Option(metavar="<folder>", help="Folder of the datasets of --against.")
     ] = Path("data"),
@@ -90,17 +93,22 @@ def ood(
                     recompute=recompute,
                     progress=progress,
                 )
-            results.append((describe_run(run), rows))
+            results.append((describe_run(run, split), rows))
     if as_json:
         records = [asdict(run) | {"rows": [asdict(row) for row in rows]} for run, rows in results]
         typer.echo(to_json({"runs": records}, indent=2))
     else:
-        _print(results)
+        _print(results, has_choice=split is not None)
 
 
-def _print(results: "Sequence[tuple[RunInfo, tuple[OodRow, ...]]]") -> None:
-    from protosphere.cli.benchmark_table import percent, print_table, run_labels
-    from protosphere.cli.text import echo
+def _print(results: "Sequence[tuple[RunInfo, tuple[OodRow, ...]]]", *, has_choice: bool) -> None:
+    from protosphere.cli.benchmark_table import (
+        percent,
+        print_note,
+        print_splits,
+        print_table,
+        run_labels,
+    )
     from protosphere.evaluation.ood import OOD_SCORES
 
     labels = run_labels(run.run for run, _ in results)
@@ -120,6 +128,8 @@ def _print(results: "Sequence[tuple[RunInfo, tuple[OodRow, ...]]]") -> None:
         lines,
         note="AUROC: higher is better, 50 is chance. FPR95: lower is better.",
     )
+    if not has_choice:
+        print_splits({labels[run.run]: run.split for run, _ in results})
     for run, rows in results:
         for text in dict.fromkeys(f"{row.score}: {row.absent}" for row in rows if row.absent):
-            echo(f"{run.run} has no score {text}")
+            print_note(f"{labels[run.run]} has no score {text}")

@@ -54,22 +54,26 @@ class RunInfo:
         run: The run folder.
         recipe: Name of the recipe.
         method: The loss, as the paper's tables name it.
+        split: Images that the numbers are of, test or validation.
     """
 
     run: str
     recipe: str
     method: str
+    split: str
 
 
-def describe_run(run: "Run") -> RunInfo:
+def describe_run(run: "Run", split: str | None = None) -> RunInfo:
     """Return what a result says of a run.
 
     Args:
         run: The run.
+        split: Images that it was measured on; None for those that benchmarks choose.
     """
-    from protosphere.studies.common import method_of
+    from protosphere.studies.common import method_of, reported_split
 
-    return RunInfo(str(run.path), run.recipe.name, method_of(run))
+    split = reported_split(run.recipe) if split is None else split
+    return RunInfo(str(run.path), run.recipe.name, method_of(run), split)
 
 
 def open_runs(

@@ -16,7 +16,7 @@ from protosphere.evaluation.calibration import Calibration, measure_calibration
 from protosphere.evaluation.temperature_scaling import TemperatureFit, fit_temperature
 from protosphere.recipes.loading import Run
 from protosphere.runs.results import ResultFile
-from protosphere.studies.common import run_settings
+from protosphere.studies.common import reported_split, run_settings
 from protosphere.studies.data_sources import encode_split
 from protosphere.studies.progress import split_progress
 
@@ -164,14 +164,12 @@ def run_calibration(
 
 
 def _choose_images(run: Run, seed: int) -> _Images:
-    if run.recipe.data.has_validation:
-        validation = run.dataset("validation").test
-        try:
-            test = run.dataset("test").test
-        except DataError:  # A folder without test images.
-            return _halves(validation, "validation", seed)
-        return _Images(validation, test, None, "validation images", "test images")
-    return _halves(run.dataset("test").test, "test", seed)
+    split = reported_split(run.recipe)
+    images = run.dataset(split).test
+    if split == "validation" or not run.recipe.data.has_validation:
+        return _halves(images, split, seed)
+    validation = run.dataset("validation").test
+    return _Images(validation, images, None, "validation images", "test images")
 
 
 def _halves(images: Split, name: str, seed: int) -> _Images:

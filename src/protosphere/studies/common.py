@@ -1,10 +1,14 @@
 """What the benchmarks of a run share: what identifies a run, and the name of its method."""
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from protosphere.data.folders import find_split_folders
+from protosphere.recipes.build import EvaluationSplit
+from protosphere.recipes.datasets import FolderData
 from protosphere.recipes.loading import Run
 from protosphere.recipes.schema import Recipe
 from protosphere.runs import RunFolder
@@ -28,6 +32,26 @@ def run_settings(run: Run) -> dict[str, Any]:
         "data": data.train_fingerprint,
         "classes": len(run.class_names),
     }
+
+
+def reported_split(recipe: Recipe) -> EvaluationSplit:
+    """Return which images the numbers of a benchmark are of: the test images if there are any.
+
+    A folder of one's own may have only training and validation images, as ``protosphere init``
+    allows; its numbers are of the validation images.
+
+    Args:
+        recipe: The recipe of the run.
+
+    Raises:
+        DataError: The folder of the images does not exist.
+    """
+    data = recipe.data
+    if not isinstance(data, FolderData) or not data.has_validation:
+        return "test"
+    root = Path(data.path).expanduser()
+    folder = find_split_folders(root)[1] if data.validation_folder is None else root / "test"
+    return "test" if folder is not None and folder.is_dir() else "validation"
 
 
 def weights_digest(module: torch.nn.Module) -> str:

@@ -38,7 +38,7 @@ from protosphere.evaluation.inference import evaluation_mode, measuring_device
 from protosphere.recipes.datasets import ImageFilesData
 from protosphere.recipes.loading import Run
 from protosphere.runs.results import ResultFile
-from protosphere.studies.common import run_settings
+from protosphere.studies.common import reported_split, run_settings
 from protosphere.studies.progress import split_progress
 
 CLEAN = "clean"
@@ -83,6 +83,8 @@ def run_corruptions(
     progress: Progress = no_progress,
 ) -> tuple[CorruptionRow, ...]:
     """Classify corrupted test images, and keep the errors in the run folder.
+
+    Without test images, those of a folder are its validation images.
 
     Images in memory are corrupted as they are stored; image files are cropped for evaluation
     first, as those of ImageNet-C. Then they are normalized as in training. Each error is written
@@ -204,7 +206,7 @@ def _describe_classes(run: Run, baseline: Run) -> str:
 
 def _clean_images(run: Run, *, required: bool) -> ImageSet | ImageFiles | None:
     try:
-        images = run.dataset("test").test
+        images = run.dataset(reported_split(run.recipe)).test
     except DataError:
         if required:
             raise

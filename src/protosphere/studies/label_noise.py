@@ -19,7 +19,7 @@ from protosphere.recipes.datasets import LabelNoise
 from protosphere.recipes.loading import Run
 from protosphere.recipes.schema import Recipe
 from protosphere.runs.results import ResultFile
-from protosphere.studies.common import run_settings
+from protosphere.studies.common import reported_split, run_settings
 from protosphere.studies.data_sources import encode_split
 from protosphere.studies.progress import split_progress
 
@@ -65,6 +65,8 @@ def run_label_noise(
 ) -> tuple[LabelNoiseRow, ...]:
     """Measure accuracy and memorization under label noise, and keep it in the run folder.
 
+    A folder without test images is measured on its validation images.
+
     Args:
         run: The run, trained with ``data.label_noise``.
         shrinkage: Shrinkage of the covariance of whitened class means, or ``"auto"``.
@@ -80,7 +82,7 @@ def run_label_noise(
         RunFolderError: The data are not those of the run.
     """
     noise = _noise(run.recipe, run.path)
-    dataset = run.dataset("test")
+    dataset = run.dataset(reported_split(run.recipe))
     settings: dict[str, Any] = run_settings(run) | {
         "test": dataset.test.fingerprint(),
         "shrinkage": shrinkage,
@@ -139,7 +141,8 @@ def _true_labels(run: Run) -> Tensor:
     """Return the true labels of the training images."""
     data = run.recipe.data.model_copy(update={"label_noise": None})
     clean = run.recipe.model_copy(update={"data": data})
-    return build.load_dataset(clean, download=run.download, split="test").train.labels
+    split = reported_split(run.recipe)
+    return build.load_dataset(clean, download=run.download, split=split).train.labels
 
 
 def _predict(

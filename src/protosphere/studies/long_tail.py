@@ -20,7 +20,7 @@ from protosphere.recipes import build
 from protosphere.recipes.loading import Run
 from protosphere.recipes.schema import Recipe
 from protosphere.runs.results import ResultFile
-from protosphere.studies.common import method_of, run_settings
+from protosphere.studies.common import method_of, reported_split, run_settings
 from protosphere.studies.data_sources import encode_split
 from protosphere.studies.paper import paper_value
 from protosphere.studies.progress import split_progress
@@ -71,7 +71,7 @@ def run_long_tail(
     A run that was trained with logit adjustment, class weights or another sampler than the uniform
     one has no head adjusted afterwards: it would be adjusted twice. The temperature of class means
     is calibrated on the validation images of the run, or on halves of its test images if it has
-    none.
+    none. A folder without test images is measured on its validation images.
 
     Args:
         run: The run, trained with ``data.long_tail`` or on classes of very different size.
@@ -92,14 +92,16 @@ def run_long_tail(
     """
     if not logit_adjustment > 0:
         raise ValueError(f"logit_adjustment must be greater than 0, got {logit_adjustment}")
-    dataset = run.dataset("test")
+    split = reported_split(run.recipe)
+    dataset = run.dataset(split)
     is_clean = run.recipe.data.label_noise is None
     counts = (
         build.count_classes(dataset) if is_clean else _true_class_counts(run.recipe, run.download)
     )
     if run.recipe.data.long_tail is None:
         _check_groups(run.path, counts)
-    validation = run.dataset("validation").test if run.recipe.data.has_validation else None
+    has_other = run.recipe.data.has_validation and split == "test"
+    validation = run.dataset("validation").test if has_other else None
     is_adjusted = _is_adjusted(run.recipe)
     settings: dict[str, Any] = run_settings(run) | {
         "test": dataset.test.fingerprint(),
@@ -171,7 +173,9 @@ def _true_class_counts(recipe: Recipe, download: bool) -> tuple[int, ...]:
     """Return the number of training images of each class by their true labels."""
     data = recipe.data.model_copy(update={"label_noise": None})
     clean = recipe.model_copy(update={"data": data})
-    return build.count_classes(build.load_dataset(clean, download=download, split="test"))
+    return build.count_classes(
+        build.load_dataset(clean, download=download, split=reported_split(recipe))
+    )
 
 
 def _check_groups(name: object, counts: tuple[int, ...]) -> None:

@@ -14,7 +14,7 @@ from protosphere.evaluation.roc import detection_metrics
 from protosphere.recipes.build import EvaluationSplit
 from protosphere.recipes.loading import Run
 from protosphere.runs.results import ResultFile
-from protosphere.studies.common import run_settings
+from protosphere.studies.common import reported_split, run_settings
 from protosphere.studies.data_sources import ImageSource, encode_split, image_digest
 from protosphere.studies.progress import split_progress
 
@@ -54,7 +54,7 @@ def run_ood(
     run: Run,
     sources: Sequence[ImageSource],
     *,
-    split: EvaluationSplit = "test",
+    split: EvaluationSplit | None = None,
     num_neighbors: int = 50,
     shrinkage: Shrinkage = "auto",
     recompute: bool = False,
@@ -68,7 +68,8 @@ def run_ood(
     Args:
         run: The run.
         sources: Where the other images come from.
-        split: Images of the run that count as known.
+        split: Images of the run that count as known; None takes the test images, or the validation
+            images of a folder without test images.
         num_neighbors: k of the score ``knn``.
         shrinkage: Shrinkage of the covariance of the score ``mahalanobis``.
         recompute: Whether rows that the folder has of these sources are computed again.
@@ -82,6 +83,7 @@ def run_ood(
         DataError: The data of the run are not there, or have no such split.
         ValueError: A source is the images of the run themselves.
     """
+    split = reported_split(run.recipe) if split is None else split
     dataset = run.dataset(split)
     known_fingerprint = image_digest(dataset.test)
     settings: dict[str, Any] = run_settings(run) | {

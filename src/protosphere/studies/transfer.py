@@ -43,7 +43,7 @@ from protosphere.evaluation.transfer import (
 from protosphere.recipes import build
 from protosphere.recipes.loading import Run
 from protosphere.runs.results import ResultFile
-from protosphere.studies.common import method_of, run_settings
+from protosphere.studies.common import method_of, reported_split, run_settings
 from protosphere.studies.paper import paper_value
 
 FINE = "fine"
@@ -276,7 +276,8 @@ def fine_set(run: Run, *, seed: int = 0) -> TransferSet:
         "validation_fraction": 0.0,
     }
     recipe = run.recipe.model_copy(update={"data": data.model_copy(update=changes)})
-    dataset = build.load_dataset(recipe, download=run.download, split="test")
+    split = reported_split(recipe)
+    dataset = build.load_dataset(recipe, download=run.download, split=split)
     entry = TRANSFER_SETS.get(data.source)
     metric = "top1" if entry is None else entry.metric
     return transfer_set(FINE, metric, dataset.train, dataset.test, seed=seed)
