@@ -144,3 +144,8 @@ def test_one_class_and_classes_without_images_are_refused() -> None:
     labels = torch.tensor([0] * 20 + [1] * 20)
     with pytest.raises(DataError, match=r"ratio 0.01 of 20 images, class 1 has none"):
         long_tail_indices(labels, num_classes=2, ratio=0.01)
+
+
+def test_a_size_just_below_a_whole_number_is_rounded_down() -> None:
+    assert long_tail_counts(10, 2, 0.3) == [10, 3]
+    assert long_tail_counts(10, 2, 0.29999999999999) == [10, 2]

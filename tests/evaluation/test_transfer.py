@@ -215,3 +215,13 @@ def test_what_cannot_be_computed_is_refused(
             evaluate_transfer(replace(digits, is_validation=mask), "logistic")
     with pytest.raises(ValueError, match=r"C must be positive numbers.*got \[0\]"):
         evaluate_transfer(digits, "logistic", cs=[0])
+
+
+def test_images_that_are_fitted_do_not_choose_c() -> None:
+    """With random labels the fitted images would choose the largest C, the others the smallest."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(120, 20, generator=generator)
+    labels = torch.randint(0, 2, (120,), generator=generator)
+    is_validation = torch.arange(120) % 2 == 0
+    data = TransferFeatures(features, labels, features, labels, is_validation, 2, "top1")
+    assert evaluate_transfer(data, "logistic", cs=[1e-4, 100.0]).chosen_c == 1e-4
