@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Integer
@@ -206,7 +207,7 @@ class LinearObjective:
     ) -> tuple[Float[Tensor, "problems"], Float[Tensor, "problems parameters"]]:
         """Return the value and the gradient of every problem."""
         coefficients = point.view(self.num_outputs, -1)[:, :-1]
-        penalized = self._penalty() * coefficients
+        penalized = self._penalty * coefficients
         values = (penalized * coefficients).view(self.num_problems, -1).sum(1) / 2
         gradient = F.pad(penalized, (0, 1))
         for block, losses, residuals in self._evaluate(point):
@@ -220,7 +221,7 @@ class LinearObjective:
         self, point: Float[Tensor, "problems parameters"]
     ) -> Float[Tensor, "problems parameters"]:
         """Return the diagonal of the Hessian of every problem."""
-        diagonal = F.pad(self._penalty().expand(self.num_outputs, -1), (0, 1)).clone()
+        diagonal = F.pad(self._penalty.expand(self.num_outputs, -1), (0, 1)).clone()
         for block, _, residuals in self._evaluate(point):
             # Probabilities p have residuals p or p − 1, and the second derivative p (1 − p).
             curvatures = self._weighted(residuals.abs() * (1 - residuals.abs()), block)
@@ -232,6 +233,7 @@ class LinearObjective:
         weights = self.coordinates.weights
         return values if weights is None else values * weights[block]
 
+    @cached_property
     def _penalty(self) -> Tensor:
         return self.l2 / self.coordinates.scale.square()
 

@@ -31,7 +31,7 @@ MultiLabeled: TypeAlias = tuple[
 Criterion = Literal["accuracy", "mean_per_class_accuracy"]
 
 # To tell strengths apart takes less precision than the last fit.
-_PATH_TOL = 10
+_PATH_TOL = 3
 # A path ends after as many fits whose loss has clearly risen, relative to the smallest.
 _NUM_WORSE, _CLEAR_RISE = 2, 0.05
 
@@ -136,7 +136,7 @@ def choose_regularization(
     num_classes: int,
     grid: Sequence[float],
     criterion: Criterion = "accuracy",
-    tol: float = 1e-4,
+    tol: float = 3e-4,
     max_iter: int = 1000,
     progress: Progress = no_progress,
 ) -> RegularizationChoice:
@@ -153,7 +153,7 @@ def choose_regularization(
         num_classes: Number of classes; some may be absent from either split.
         grid: Strengths of the penalty, l2 = 1/C.
         criterion: What is compared on the validation split.
-        tol: Tolerance of the gradient norm of the last fit; ten times as large before it.
+        tol: Tolerance of the gradient norm of the last fit; three times as large before it.
         max_iter: Largest number of L-BFGS iterations of each fit.
         progress: Called with the fraction that is done.
 
@@ -203,7 +203,7 @@ def choose_one_vs_rest(
     *,
     grid: Sequence[float],
     ignore: Bool[Tensor, "samples labels"] | None = None,
-    tol: float = 1e-4,
+    tol: float = 3e-4,
     max_iter: int = 1000,
     progress: Progress = no_progress,
 ) -> RegularizationChoice:
@@ -216,7 +216,7 @@ def choose_one_vs_rest(
         validation: Features and targets of the validation split.
         grid: Strengths of the penalty, l2 = 1/C.
         ignore: Samples of training and validation, in this order, that are left out for a label.
-        tol: Tolerance of the gradient norm of the last fit; ten times as large before it.
+        tol: Tolerance of the gradient norm of the last fit; three times as large before it.
         max_iter: Largest number of L-BFGS iterations of each fit.
         progress: Called with the fraction that is done.
 
