@@ -1,14 +1,25 @@
 """A loss over a process group equals the loss of the concatenated batch, with its gradients."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from protosphere.geometry import simplex_etf
 from protosphere.losses import MixedLabels
-from support.group_cases import Case, Outcome, compute, compute_all
+from support.group_cases import (
+    Case,
+    Outcome,
+    compiled,
+    compute,
+    compute_all,
+    exchanged_bytes,
+    messages_of_modules,
+    train,
+)
 from support.losses import TABLE
 from support.processes import Processes, gloo_processes
 
@@ -107,3 +118,161 @@ def test_world_size_does_not_matter(processes: Processes, index: int, world_size
         _case(index, **options, reduction="sum", use_module=True),
     ]
     _check(processes, cases, uneven)
+
+
+@pytest.mark.parametrize(
+    "index", [i for i, row in enumerate(TABLE) if row.soft_labels], ids=lambda i: TABLE[i].name
+)
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_soft_labels(processes: Processes, index: int, world_size: int) -> None:
+    generator = torch.Generator().manual_seed(2)
+    weights = torch.linspace(0.5, 2, CLASSES, dtype=F64)
+    labels = torch.arange(SAMPLES) * CLASSES // SAMPLES
+    ignored = labels.clone()
+    ignored[4] = -100
+    mixed = MixedLabels(
+        ignored, labels.roll(5), torch.rand(SAMPLES, dtype=F64, generator=generator)
+    )
+    probabilities = torch.rand(SAMPLES, CLASSES, dtype=F64, generator=generator)
+    probabilities = (probabilities / probabilities.sum(1, keepdim=True)).index_fill(
+        0, torch.tensor([3]), 0
+    )
+    cases = [
+        _case(index, labels=mixed, class_weights=weights, learned=True),
+        _case(index, labels=probabilities, class_weights=weights, reduction="none"),
+        _case(index, labels=ignored, label_smoothing=0.2, form="chunked"),
+        _case(index, labels=mixed._replace(labels=labels), classes=40, reduction="sum"),
+    ]
+    _check(processes, cases, UNEVEN[world_size])
+
+
+@every_loss
+def test_edges(processes: Processes, index: int) -> None:
+    """More classes than samples, one class only, one sample of each class on each rank, none."""
+    apart = torch.arange(SAMPLES) % 3 * 13 + 1
+    nobody = torch.full((SAMPLES,), -100)
+    only_one = nobody.clone()
+    only_one[7] = 2
+    cases = [
+        _case(index, labels=labels, classes=40, form=form)
+        for labels in (apart, torch.full((SAMPLES,), 2), nobody, only_one)
+        for form in ("chunked", "eager")
+    ]
+    _check(processes, cases, UNEVEN[3])
+    by_rank = torch.arange(SAMPLES).view(3, 4).remainder(4).reshape(-1)
+    _check(processes, [_case(index, labels=by_rank)], EVEN[3])
+
+
+@every_loss
+def test_gradients_equal_finite_differences_over_processes(
+    processes: Processes, index: int
+) -> None:
+    """The value on the first rank, as a sample of the third one moves."""
+    case, step = _case(index, labels=torch.arange(SAMPLES) % CLASSES), 1e-5
+    direction = torch.zeros(SAMPLES, DIM, dtype=F64)
+    direction[7] = torch.linspace(-1, 1, DIM, dtype=F64)
+    cases = [
+        replace(case, features=case.features + shift * direction) for shift in (0, step, -step)
+    ]
+    one = torch.ones((), dtype=F64)
+    ranks = zip(*(case.split(UNEVEN[3]) for case in cases), strict=True)
+    first, _, third = processes.run(
+        compute_all, [([(case, one) for case in moved],) for moved in ranks]
+    )
+    slope = (first[1].value - first[2].value) / (2 * step)
+    gradient = (third[0].features * direction[5:]).sum() / 3
+    torch.testing.assert_close(gradient, slope, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["NTCE", "NONL, negatives=samples", "SCL", "prototype loss"])
+def test_gradients_near_collapse_keep_their_digits(processes: Processes, name: str) -> None:
+    """In float32, against float64 on the same inputs."""
+    index = [row.name for row in TABLE].index(name)
+    generator = torch.Generator().manual_seed(3)
+    labels, frame = torch.arange(SAMPLES) % CLASSES, simplex_etf(CLASSES, 32)
+    noise = torch.randn(SAMPLES, 32, dtype=F64, generator=generator)
+    drift = torch.randn(CLASSES, 32, dtype=F64, generator=generator)
+    case = Case(
+        index,
+        (frame[labels] + 0.001 * noise).float(),
+        (frame + 0.001 * drift).float(),
+        labels,
+        settings={"temperature": 0.1},
+    )
+    wide = replace(case, features=case.features.double(), prototypes=case.prototypes.double())
+    expected = compute(None, wide, torch.ones((), dtype=F64))
+    parts = processes.run(compute, [(part, torch.ones(())) for part in case.split(EVEN[3])])
+    got = torch.cat([part.features for part in parts]).double() / 3
+    assert (got - expected.features).norm() <= 0.01 * expected.features.norm()
+    if expected.prototypes is not None:
+        gradient = sum(part.prototypes.double() for part in parts) / 3
+        assert (gradient - expected.prototypes).norm() <= 0.01 * expected.prototypes.norm()
+
+
+@pytest.mark.parametrize(
+    ("name", "vectors"), [("NTCE", 8), ("NONL, negatives=samples", 3), ("NTCE, from logits", 8)]
+)
+def test_column_losses_exchange_numbers_per_class_only(
+    processes: Processes, name: str, vectors: int
+) -> None:
+    """As many bytes as float32 vectors with one number per class, whatever samples and width."""
+    index = [row.name for row in TABLE].index(name)
+    for samples, dim in ((6, 4), (30, 64)):
+        part = Case(
+            index,
+            torch.randn(samples, dim),
+            torch.randn(50, dim),
+            torch.randint(50, (samples,)),
+        )
+        of_mean = 4 * 4  # The sum of values and of weights, and their gradients.
+        for total in processes.run(exchanged_bytes, [(part,)] * 2):
+            assert total == vectors * 50 * 4 + of_mean
+
+
+@every_loss
+def test_weights_after_steps_with_ddp(processes: Processes, index: int) -> None:
+    generator = torch.Generator().manual_seed(4)
+    prototypes = torch.randn(CLASSES, DIM, dtype=F64, generator=generator)
+    batches = [
+        (
+            torch.randn(SAMPLES, 6, dtype=F64, generator=generator),
+            torch.randint(CLASSES, (SAMPLES,), generator=generator),
+        )
+        for _ in range(5)
+    ]
+    expected = train(None, index, batches, prototypes)
+    sizes = UNEVEN[2 + index % 3]
+    split = [[x.split(sizes), y.split(sizes)] for x, y in batches]
+    ranks = [[(x[rank], y[rank]) for x, y in split] for rank in range(len(sizes))]
+    for weights in processes.run(train, [(index, rank, prototypes) for rank in ranks]):
+        torch.testing.assert_close(weights, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("name", ["NTCE", "SCL"])
+def test_compiles_without_a_break(processes: Processes, name: str) -> None:
+    case = _case([row.name for row in TABLE].index(name))
+    expected = compute(None, case, torch.ones((), dtype=F64))
+    results = processes.run(compiled, [(part,) for part in case.split(EVEN[2])])
+    for value, _ in results:
+        torch.testing.assert_close(value, expected.value, rtol=1e-10, atol=1e-12)
+    gradients = torch.cat([gradient for _, gradient in results]) / 2
+    torch.testing.assert_close(gradients, expected.features, rtol=1e-10, atol=1e-12)
+
+
+def test_a_module_without_a_group_says_so(processes: Processes) -> None:
+    for without, given in processes.run(messages_of_modules, [()] * 2):
+        assert len(without) == 1
+        assert "CrossEntropyLoss has no process group" in without[0]
+        assert not given
+
+
+@pytest.mark.bad_input
+@every_loss
+def test_a_group_of_other_processes_is_refused(index: int) -> None:
+    row, outside = TABLE[index], torch.distributed.GroupMember.NON_GROUP_MEMBER
+    message = "group must be None or a process group"
+    with pytest.raises(ValueError, match=message):
+        row.module(**row.options, group=outside)
+    with pytest.raises(ValueError, match=message):
+        row.call(torch.eye(4), torch.eye(4), torch.arange(4), **row.options, group=outside)

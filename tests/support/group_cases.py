@@ -1,13 +1,21 @@
 """What the processes of a test run: collectives and losses, with the gradients of each rank."""
 
+import copy
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from protosphere.classifiers import CosineClassifier, LinearClassifier
 from protosphere.parallel import gather_rows, logsumexp_over, max_over, sum_over
 from support.losses import TABLE
+from support.scalar_loops import Row
 
 COLLECTIVES = {
     "sum": sum_over,
@@ -96,3 +104,110 @@ def compute(group: Any, case: Case, upstream: Tensor) -> Outcome:
 def compute_all(group: Any, cases: list[tuple[Case, Tensor]]) -> list[Outcome]:
     """Several cases, one after the other."""
     return [compute(group, case, upstream) for case, upstream in cases]
+
+
+def exchanged_bytes(group: Any, case: Case) -> int:
+    """Size of all tensors that a rank gives to collectives, forward and backward."""
+    total = 0
+
+    def counted(function: Callable[..., Any], position: int) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal total
+            total += arguments[position].nbytes
+            return function(*arguments, **options)
+
+        return call
+
+    originals = {name: getattr(dist, name) for name in ("all_reduce", "all_gather_into_tensor")}
+    try:
+        for position, (name, function) in enumerate(originals.items()):
+            setattr(dist, name, counted(function, position))
+        compute(group, case, torch.ones((), dtype=case.features.dtype))
+    finally:
+        for name, function in originals.items():
+            setattr(dist, name, function)
+    return total
+
+
+def compiled(group: Any, case: Case) -> tuple[Tensor, Tensor]:
+    """Value and gradient of the compiled loss."""
+    row, x = TABLE[case.row], case.features.clone().requires_grad_()
+
+    def loss(x: Tensor) -> Tensor:
+        return row.call(x, case.prototypes, case.labels, group=group, **case.settings)
+
+    value = torch.compile(loss, fullgraph=True, backend="eager")(x)
+    (gradient,) = torch.autograd.grad(value, x)
+    return value.detach(), gradient
+
+
+def messages_of_modules(group: Any) -> tuple[list[str], list[str]]:
+    """What modules log when they are made without and with a group, and that copies keep it."""
+    with _logged() as without:
+        TABLE[0].module()
+    with _logged() as given:
+        module = TABLE[0].module(group=group)
+    assert copy.deepcopy(module).group is group
+    return without, given
+
+
+@contextmanager
+def _logged() -> Iterator[list[str]]:
+    messages: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    log, handler = logging.getLogger("protosphere"), Keep()
+    log.addHandler(handler)
+    try:
+        yield messages
+    finally:
+        log.removeHandler(handler)
+
+
+def train(
+    group: Any, index: int, batches: list[tuple[Tensor, Tensor]], prototypes: Tensor
+) -> dict[str, Tensor]:
+    """The weights after SGD on an objective with a loss of the table, under DDP with a group."""
+    row = TABLE[index]
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, prototypes.shape[1])).double()
+    head: nn.Module
+    if row.temperature == "function":
+        head = LinearClassifier(prototypes.shape[1], len(prototypes)).double()
+    else:
+        bounds = {"learn_temperature": True, **row.learned_temperature}
+        options = bounds if row.temperature == "head" else {}
+        head = CosineClassifier(
+            prototypes.shape[1], len(prototypes), temperature=0.3, **options
+        ).double()
+    with torch.no_grad():
+        head.prototypes.copy_(prototypes)
+    objective = _Objective(encoder, head, row, group)
+    model = objective if group is None else DistributedDataParallel(objective, process_group=group)
+    parameters = [p for p in objective.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+    for images, labels in batches:
+        optimizer.zero_grad()
+        model(images, labels).backward()
+        optimizer.step()
+    return {name: tensor.clone() for name, tensor in objective.state_dict().items()}
+
+
+class _Objective(nn.Module):
+    def __init__(self, encoder: nn.Module, head: nn.Module, row: Row, group: Any) -> None:
+        super().__init__()
+        self.encoder = encoder
+        if row.inputs != "features":
+            self.head = head
+        self.loss, self.inputs = row.module(**row.options, group=group), row.inputs
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        features = self.encoder(images)
+        if self.inputs == "features":
+            return self.loss(features, labels)
+        if self.inputs == "logits":
+            return self.loss(self.head(features), labels)
+        return self.loss(features, self.head, labels)

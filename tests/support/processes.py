@@ -62,9 +62,9 @@ def _serve(rank: int, store: str, connection: Connection) -> None:
 @contextmanager
 def gloo_processes() -> Iterator[Processes]:
     """Start the processes and end them on exit."""
-    # One server imports torch and the losses, and the processes are copies of it.
+    # One server imports what takes long, and the processes are copies of it.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed", "support.losses", "support.group_cases"])
+    context.set_forkserver_preload(["torch.fx.experimental.symbolic_shapes", "support.group_cases"])
     pairs = [context.Pipe() for _ in range(NUM_PROCESSES)]
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")

@@ -1,6 +1,7 @@
 """Base class of the loss modules, and what they need of a head."""
 
 import inspect
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -14,7 +15,12 @@ from protosphere.losses.targets import (
     check_class_weights,
     check_logit_adjustment,
 )
-from protosphere.parallel.world import check_group, log_missing_group, world_size
+from protosphere.parallel.world import (
+    ProcessGroup,
+    check_group,
+    log_missing_group,
+    world_size,
+)
 
 
 @runtime_checkable
@@ -44,6 +50,16 @@ class LinearHead(PrototypeHead, Protocol):
         """Bias of each class, or None."""
 
 
+@dataclass(frozen=True)
+class _GroupReference:
+    """A process group, which cannot be copied: copies of a module use the same one."""
+
+    group: ProcessGroup | None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_GroupReference":
+        return self
+
+
 class LossModule(nn.Module):
     """Base class of the losses as modules: it checks and holds their options.
 
@@ -68,9 +84,9 @@ class LossModule(nn.Module):
             reduction=(options["reduction"], Reduction), form=(options.get("form", "auto"), Form)
         )
         check_label_smoothing(options.get("label_smoothing", 0.0))
-        self._group = options.pop("group", None)
-        check_group(self._group)
-        if self._group is None:
+        self._reference = _GroupReference(options.pop("group", None))
+        check_group(self.group)
+        if self.group is None:
             log_missing_group(type(self).__name__)
         self._options = options
         self._needs_head = "head" in inspect.signature(self.forward).parameters
@@ -100,10 +116,15 @@ class LossModule(nn.Module):
         return super().__call__(*args, **kwargs)
 
     @property
+    def group(self) -> ProcessGroup | None:
+        """Process group whose ranks hold the batch together, or None."""
+        return self._reference.group
+
+    @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments for the loss function."""
         per_class = {name: getattr(self, name) for name in self._per_class}
-        return {**self._options, **per_class, "group": self._group}
+        return {**self._options, **per_class, "group": self.group}
 
     def extra_repr(self) -> str:
         """Describe the options."""
@@ -112,8 +133,8 @@ class LossModule(nn.Module):
             values = getattr(self, name)
             if values is not None:
                 options.append(f"{name}=({len(values)} values)")
-        if self._group is not None:
-            options.append(f"group=({world_size(self._group)} ranks)")
+        if self.group is not None:
+            options.append(f"group=({world_size(self.group)} ranks)")
         return ", ".join(options)
 
 

@@ -18,7 +18,7 @@ from protosphere.losses.targets import (
     compact_labels,
     read_targets,
 )
-from protosphere.parallel import ProcessGroup, gather_numbers, gather_rows, sum_over
+from protosphere.parallel import ProcessGroup, gather_numbers, gather_rows, row_counts, sum_over
 
 
 def scl_loss(
@@ -289,7 +289,7 @@ def _gather(
         dtype: Type that the features were given in, in which they travel.
         group: Process group.
     """
-    sizes = [size for (size,) in gather_numbers([len(features)], group, device=features.device)]
+    sizes = row_counts(len(features), group, device=features.device)
     labels = targets.labels.masked_fill(~targets.kept, -1)
     labels = gather_rows(labels, group, sizes=sizes)
     kept = labels >= 0
@@ -300,16 +300,20 @@ def _gather(
 def _compact_over(targets: Targets, group: ProcessGroup) -> CompactLabels:
     """Number the classes of a process group: by their labels, or in order if those are too large.
 
+    Compiled code, which cannot read how large labels are, numbers them in order.
+
     Returns:
         Compact labels of the samples of this process, numbered alike on all ranks.
     """
     labels = targets.labels
-    bound = torch.cat((labels, labels.new_zeros(1) - 1)).amax() + 1
-    numbers = gather_numbers([len(labels), bound], group, device=labels.device)
-    sizes = [size for size, _ in numbers]
-    num_classes = max(1, *(bound for _, bound in numbers))
-    if num_classes <= max(1, sum(sizes)):
-        return CompactLabels(labels, None, num_classes)
+    if torch.compiler.is_compiling():
+        sizes = row_counts(len(labels), group, device=labels.device)
+    else:
+        bound = torch.cat((labels, labels.new_zeros(1))).amax() + 1
+        numbers = gather_numbers([len(labels), bound], group, device=labels.device)
+        sizes, num_classes = [size for size, _ in numbers], max(bound for _, bound in numbers)
+        if num_classes <= sum(sizes):
+            return CompactLabels(labels, None, num_classes)
     everyone = gather_rows(labels.masked_fill(~targets.kept, -1), group, sizes=sizes)
     compact = compact_labels(everyone, everyone >= 0, None)
     return compact._replace(inverse=compact.inverse[: len(labels)])

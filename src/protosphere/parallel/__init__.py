@@ -7,7 +7,13 @@ from protosphere.parallel.collectives import (
     sum_over,
     with_gradient_of_sum,
 )
-from protosphere.parallel.world import ProcessGroup, check_group, gather_numbers, world_size
+from protosphere.parallel.world import (
+    ProcessGroup,
+    check_group,
+    gather_numbers,
+    row_counts,
+    world_size,
+)
 
 __all__ = [
     "ProcessGroup",
@@ -16,6 +22,7 @@ __all__ = [
     "gather_rows",
     "logsumexp_over",
     "max_over",
+    "row_counts",
     "sum_over",
     "with_gradient_of_sum",
     "world_size",

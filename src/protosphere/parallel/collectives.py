@@ -15,7 +15,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from protosphere.parallel.world import ProcessGroup, check_group, gather_numbers, world_size
+from protosphere.parallel.world import ProcessGroup, check_group, row_counts, world_size
 
 
 def _all_reduce(tensor: Tensor, operation: Any, group: ProcessGroup) -> Tensor:
@@ -182,8 +182,7 @@ def gather_rows(
     Args:
         rows: Rows of this rank, as wide on every rank.
         group: Process group, or None to return the rows themselves.
-        sizes: Number of rows of each rank; exchanged first if not given, which waits for the
-            device.
+        sizes: Number of rows of each rank; :func:`row_counts` if not given.
         dtype: Type in which the rows travel, if it is narrower than theirs and holds their values.
 
     >>> gather_rows(torch.tensor([[1.0, 2.0]]), None)
@@ -192,7 +191,7 @@ def gather_rows(
     if group is None or world_size(group) == 1:
         return rows
     if sizes is None:
-        sizes = [size for (size,) in gather_numbers([len(rows)], group, device=rows.device)]
+        sizes = row_counts(len(rows), group, device=rows.device)
     if not any(sizes):
         return rows
     result: Tensor = _Gather.apply(rows, tuple(sizes), dtype or rows.dtype, group)

@@ -57,6 +57,22 @@ def log_missing_group(name: str) -> None:
         )
 
 
+def row_counts(num_rows: int, group: ProcessGroup, *, device: torch.device) -> list[int]:
+    """Return the number of rows of every rank; every rank must call it.
+
+    The result is read on the host, which waits for the device. Compiled code cannot do that: there
+    all ranks must have the same number of rows.
+
+    Args:
+        num_rows: Number of rows of this rank.
+        group: Process group.
+        device: Device of the tensors that the group exchanges.
+    """
+    if torch.compiler.is_compiling():
+        return [num_rows] * world_size(group)
+    return [count for (count,) in gather_numbers([num_rows], group, device=device)]
+
+
 def gather_numbers(
     numbers: Sequence[int | Tensor], group: ProcessGroup, *, device: torch.device
 ) -> list[list[int]]:
