@@ -48,7 +48,7 @@ def test_without_test_images_numbers_are_of_the_validation_images(
     root: Path, benchmark: str, options: tuple[object, ...]
 ) -> None:
     text = run_command("benchmark", benchmark, root / "run", *options)
-    assert "run has no test images: its numbers are of the validation images" in text
+    assert "run: numbers of its validation images, not of test images" in text
     (run,) = json.loads(run_command("benchmark", benchmark, root / "run", *options, "--json"))[
         "runs"
     ]

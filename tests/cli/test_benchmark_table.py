@@ -65,4 +65,4 @@ def test_sentences_are_folded_between_words(
 def test_only_runs_without_test_images_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     benchmark_table.print_splits({"a": "test", "b": "validation"})
     text = capsys.readouterr().out
-    assert text == "b has no test images: its numbers are of the validation images\n"
+    assert text == "b: numbers of its validation images, not of test images\n"

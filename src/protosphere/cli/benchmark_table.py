@@ -126,7 +126,7 @@ def print_splits(splits: Mapping[str, str]) -> None:
     """
     for label, split in splits.items():
         if split != "test":
-            print_note(f"{label} has no test images: its numbers are of the {split} images")
+            print_note(f"{label}: numbers of its {split} images, not of test images")
 
 
 def _fit(lines: Sequence[Sequence[str]], *, limit: int | None) -> tuple[list[int], int]:
