@@ -9,6 +9,7 @@ products with the history on the device, however long that is.
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -63,7 +64,7 @@ class Minimum(NamedTuple):
 class _State(NamedTuple):
     point: Tensor
     gradient: Tensor
-    values: Tensor  # on the host
+    values: np.ndarray
 
 
 def minimize(
@@ -97,10 +98,10 @@ def minimize(
         conditions of Hager and Zhang, SIOPT 2005.
     """
     values, gradient = objective.value_and_gradient(start)
-    state = _State(start, gradient, values.cpu())
+    state = _State(start, gradient, _host(values))
     history = _History(start)
-    stalled = torch.zeros_like(state.values, dtype=torch.bool)
-    lowest, idle = state.values, torch.zeros_like(state.values)
+    stalled = np.zeros(len(start), dtype=bool)
+    lowest, idle = state.values, np.zeros(len(start))
     iteration = 0
     while True:
         if iteration in _DIAGONAL_ITERATIONS:
@@ -109,8 +110,9 @@ def minimize(
         converged = -slopes <= 2 * tol**2 * state.values
         active = ~(converged | stalled)
         if iteration == max_iter or not active.any():
-            device = start.device
-            return Minimum(state.point, state.values.to(device), iteration, converged.to(device))
+            found = (torch.from_numpy(one).to(start.device) for one in (state.values, converged))
+            values, done = found
+            return Minimum(state.point, values, iteration, done)
         state, accepted = _line_search(objective, state, history, coefficients, slopes, active)
         failed = active & ~accepted
         if failed.any():
@@ -118,8 +120,8 @@ def minimize(
             stalled = stalled if history.slots else stalled | failed
             history.clear(state.gradient)
         improved = state.values < lowest * (1 - objective.rounding)
-        lowest = torch.where(improved, state.values, lowest)
-        idle = torch.where(improved, 0, idle + 1)
+        lowest = np.where(improved, state.values, lowest)
+        idle = np.where(improved, 0, idle + 1)
         stalled = stalled | (idle >= _PATIENCE)
         iteration += 1
 
@@ -136,11 +138,11 @@ class _History:
         num_problems, num_parameters = start.shape
         size = 2 * _HISTORY + 1
         self.basis = start.new_zeros((num_problems, size, num_parameters))
-        self.gram = torch.zeros((num_problems, size, size), dtype=start.dtype)
-        self.usable = torch.zeros((num_problems, size), dtype=start.dtype)
+        self.gram = np.zeros((num_problems, size, size))
+        self.usable = np.zeros((num_problems, size))
         self.usable[:, -1] = 1
         self.root = torch.ones_like(start)
-        self.scale = torch.ones(num_problems, dtype=start.dtype)
+        self.scale = np.ones(num_problems)
         self.slots: list[int] = []  # from the oldest pair to the newest
 
     def precondition(self, diagonal: Tensor, gradient: Tensor) -> None:
@@ -157,36 +159,37 @@ class _History:
     def clear(self, gradient: Tensor) -> None:
         """Forget all pairs."""
         self.slots = []
-        self.scale = torch.ones_like(self.scale)
+        self.scale = np.ones_like(self.scale)
         self.usable[:, :-1] = 0
         self.basis[:, :-1] = 0  # a failed step may be infinite
         self._set_gradient(gradient)
 
-    def direction(self) -> tuple[Tensor, Tensor]:
+    def direction(self) -> tuple[np.ndarray, np.ndarray]:
         """Return −Hg, H the estimated inverse Hessian, as coefficients of the basis, and −gᵀHg."""
-        steps = torch.tensor(self.slots, dtype=torch.long)
-        changes, scale = steps + _HISTORY, self.scale[:, None]
-        coefficients = torch.zeros_like(self.gram[:, 0])
+        coefficients = np.zeros_like(self.gram[:, 0])
         coefficients[:, -1] = -self.scale
         if self.slots:
+            steps = np.array(self.slots)
+            changes, scale = steps + _HISTORY, self.scale[:, None, None]
             with_changes = self.gram[:, :, changes]
             products = with_changes[:, steps]
-            valid = products.diagonal(dim1=1, dim2=2)
-            triangle = products.triu() + torch.diag_embed((valid == 0).to(products))
-            at_steps, at_changes = self.gram[:, steps, -1:], self.gram[:, changes, -1:]
-            inner = torch.linalg.solve_triangular(triangle, at_steps, upper=True)
-            mixed = valid[:, :, None] * inner
-            mixed += scale[:, None] * (with_changes[:, changes] @ inner - at_changes)
-            outer = torch.linalg.solve_triangular(triangle.mT, mixed, upper=False)
-            coefficients[:, steps] = -outer[:, :, 0]
-            coefficients[:, changes] = scale * inner[:, :, 0]
+            diagonal = np.einsum("pii->pi", products)
+            triangle = np.triu(products) + np.eye(len(steps)) * (diagonal == 0)[:, None]
+            inner = np.linalg.solve(triangle, self.gram[:, steps, -1:])
+            mixed = with_changes[:, changes] @ inner - self.gram[:, changes, -1:]
+            mixed = diagonal[:, :, None] * inner + scale * mixed
+            coefficients[:, steps] = -np.linalg.solve(triangle.swapaxes(1, 2), mixed)[:, :, 0]
+            coefficients[:, changes] = (scale * inner)[:, :, 0]
         return coefficients, (coefficients * self.gram[:, -1]).sum(1)
 
-    def combine(self, coefficients: Tensor) -> Tensor:
+    def combine(self, coefficients: np.ndarray) -> Tensor:
         """Return a combination of the basis, in preconditioned coordinates."""
-        return (coefficients.to(self.basis.device)[:, None] @ self.basis)[:, 0]
+        on_device = torch.from_numpy(coefficients).to(self.basis.device)
+        return (on_device[:, None] @ self.basis)[:, 0]
 
-    def compare(self, step: Tensor, before: Tensor, after: Tensor, values: Tensor) -> Tensor:
+    def compare(
+        self, step: Tensor, before: Tensor, after: Tensor, values: Tensor
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Put a step in the place of the oldest pair; return values and products with the basis.
 
         The host waits here, once per evaluation.
@@ -196,16 +199,18 @@ class _History:
         torch.div(after - before, self.root, out=self.basis[:, _HISTORY + slot])
         torch.div(after, self.root, out=self.basis[:, -1])
         newest = torch.stack([self.basis[:, row] for row in (slot, _HISTORY + slot, -1)], 1)
-        return torch.cat([values[:, None], (newest @ self.basis.mT).flatten(1)], 1).cpu()
+        products = (newest @ self.basis.mT).flatten(1)
+        found = _host(torch.cat([values[:, None], products], 1))
+        return found[:, 0], found[:, 1:].reshape(len(found), 3, -1)
 
-    def accept(self, products: Tensor) -> None:
+    def accept(self, products: np.ndarray) -> None:
         """Keep the pair that was put in the place of the oldest."""
         slot = self._next_slot()
         rows = [slot, _HISTORY + slot, 2 * _HISTORY]
         # A problem that did not move, or not to less slope, has no pair.
-        self.usable[:, rows[:2]] = (products[:, 0, rows[1]] > 0).to(self.usable)[:, None]
+        self.usable[:, rows[:2]] = products[:, 0, rows[1]][:, None] > 0
         self.gram[:, rows] = products
-        self.gram[:, :, rows] = products.mT
+        self.gram[:, :, rows] = products.swapaxes(1, 2)
         self._mask()
         self.slots = [*self.slots[-_HISTORY + 1 :], slot]
         self._fit_scale(slot)
@@ -215,7 +220,7 @@ class _History:
 
     def _set_gradient(self, gradient: Tensor) -> None:
         torch.div(gradient, self.root, out=self.basis[:, -1])
-        self.gram = (self.basis @ self.basis.mT).cpu()
+        self.gram = _host(self.basis @ self.basis.mT)
         self._mask()
 
     def _mask(self) -> None:
@@ -225,54 +230,61 @@ class _History:
         """Let the estimate without a history fit the newest pair of each problem."""
         product = self.gram[:, slot, _HISTORY + slot]
         square = self.gram[:, _HISTORY + slot, _HISTORY + slot]
-        self.scale = torch.where(product > 0, product / square, self.scale)
+        np.divide(product, square, out=self.scale, where=product > 0)
+
+
+def _host(values: Tensor) -> np.ndarray:
+    """Copy to the host, which waits for it."""
+    array: np.ndarray = values.cpu().numpy()
+    return array
 
 
 def _line_search(
     objective: Objective,
     state: _State,
     history: _History,
-    coefficients: Tensor,
-    slopes: Tensor,
-    active: Tensor,
-) -> tuple[_State, Tensor]:
+    coefficients: np.ndarray,
+    slopes: np.ndarray,
+    active: np.ndarray,
+) -> tuple[_State, np.ndarray]:
     """Return the next state and which problems have moved; the others stay where they are."""
     device = state.point.device
     direction = history.combine(coefficients)
-    length = active.to(slopes)
-    low, high = torch.zeros_like(slopes), torch.full_like(slopes, torch.inf)
+    length = active.astype(slopes.dtype)
+    low, high = np.zeros_like(slopes), np.full_like(slopes, np.inf)
     pending = active
     following = state
     for _ in range(_MAX_TRIALS):
-        step = direction if bool((length == 1).all()) else direction * length.to(device)[:, None]
+        step = direction
+        if (length != 1).any():
+            step = direction * torch.from_numpy(length).to(device)[:, None]
         point = torch.addcdiv(state.point, step, history.root)
         values, gradient = objective.value_and_gradient(point)
-        found = history.compare(step, state.gradient, gradient, values)
-        products = found[:, 1:].view(len(found), 3, -1)
-        following = _State(point, gradient, found[:, 0])
-        trial_slopes = products[:, 0, -1] / length
-        change = following.values - state.values
+        trial_values, products = history.compare(step, state.gradient, gradient, values)
+        following = _State(point, gradient, trial_values)
+        change = trial_values - state.values
+        gain = products[:, 0, -1]  # of a step with the slope at its end
         # Where the change of the value may be rounding, the slope decides (Hager and Zhang).
         decreased = (change <= _SUFFICIENT_DECREASE * length * slopes) | (
             (change <= objective.rounding * state.values)
-            & (trial_slopes <= (2 * _SUFFICIENT_DECREASE - 1) * slopes)
+            & (gain <= (2 * _SUFFICIENT_DECREASE - 1) * length * slopes)
         )
-        steep = trial_slopes < _CURVATURE * slopes
+        steep = gain < _CURVATURE * length * slopes
         pending = pending & ~(decreased & ~steep)
         if not pending.any():
             history.accept(products)
             return following, active
-        low = torch.where(pending & decreased, length, low)
-        high = torch.where(pending & ~decreased, length, high)
-        middle = torch.where(high.isinf(), 2 * length, (low + high) / 2)
-        length = torch.where(pending, middle, length)
+        low = np.where(decreased, length, low)
+        high = np.where(decreased, high, length)
+        middle = np.where(np.isinf(high), 2 * length, (low + high) / 2)
+        length = np.where(pending, middle, length)
     moved = active & ~pending
-    kept = moved.to(device)
+    kept = torch.from_numpy(moved).to(device)[:, None]
     return (
         _State(
-            torch.where(kept[:, None], following.point, state.point),
-            torch.where(kept[:, None], following.gradient, state.gradient),
-            torch.where(moved, following.values, state.values),
+            torch.where(kept, following.point, state.point),
+            torch.where(kept, following.gradient, state.gradient),
+            np.where(moved, following.values, state.values),
         ),
         moved,
     )
