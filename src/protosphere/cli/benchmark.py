@@ -1,6 +1,7 @@
 """``protosphere benchmark``: what a trained run is worth in practice, one command per question."""
 
 from collections.abc import Callable
+from typing import Any
 
 import typer
 
@@ -12,6 +13,20 @@ from protosphere.cli.benchmark_long_tail import long_tail
 from protosphere.cli.benchmark_ood import ood
 from protosphere.cli.benchmark_transfer import transfer
 from protosphere.cli.options import Command, Group
+from protosphere.cli.text import echo
+
+
+class _Benchmark(Command):
+    """A command that says how it continues when it is interrupted."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            echo("Interrupted; the same command continues with what is missing", err=True)
+            raise
+
 
 app = typer.Typer(
     name="benchmark",
@@ -31,4 +46,4 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "transfer": transfer,
 }
 for _name, _command in _COMMANDS.items():
-    app.command(name=_name, cls=Command)(_command)
+    app.command(name=_name, cls=_Benchmark)(_command)

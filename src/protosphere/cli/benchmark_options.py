@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from protosphere.cli.options import complete_recipe
+from protosphere.cli.text import count, echo
 
 if TYPE_CHECKING:
     from protosphere.recipes.loading import Run
     from protosphere.recipes.schema import Recipe
+    from protosphere.runs import RunFolder
 
 Targets = Annotated[
     list[str],
@@ -107,19 +109,24 @@ def open_runs(
 
     Raises:
         RecipeError: A target is neither a run folder nor a recipe.
-        RunFolderError: A folder is not a run, or an override changes what it was trained with.
+        RunFolderError: A folder does not exist or is not a run, an override changes what it was
+            trained with, or the folder of a recipe holds a run of another one.
         ValueError: Two different recipes have the same name.
     """
     from protosphere.cli.devices import resolve_device
     from protosphere.cli.progress import progress_bar
     from protosphere.cli.train import train_run
     from protosphere.recipes.loading import load_run, read_recipe, read_run_recipe
-    from protosphere.runs import RunFolder
+    from protosphere.runs import RunFolder, RunFolderError
 
+    for target in targets:
+        if len(Path(target).parts) > 1 and not Path(target).exists():
+            raise RunFolderError(f"{target} must be a run folder or a recipe; it does not exist")
     recipes = {
         target: read_recipe(target, overrides) for target in targets if not _is_folder(target)
     }
     _check_names(recipes)
+    _check_folders(out, recipes)
     for recipe in recipes.values():
         check_recipe(recipe)
     for target in targets:
@@ -132,7 +139,10 @@ def open_runs(
             with redirect_stdout(sys.stderr):
                 done = train_run(own, folder, resume=True, device=device, download=download)
             if not done:
+                echo("The same command continues training, and then the benchmark", err=True)
                 raise typer.Exit(1)
+        else:
+            _warn_if_unfinished(RunFolder(folder))
         with progress_bar("loading the run") as progress:
             run = load_run(
                 folder,
@@ -163,3 +173,36 @@ def _check_names(recipes: "Mapping[str, Recipe]") -> None:
             raise ValueError(
                 f"recipes must have different names, {other} and {target} are both {recipe.name}"
             )
+
+
+def _check_folders(out: Path, recipes: "Mapping[str, Recipe]") -> None:
+    """Refuse recipes whose folder holds a run of another recipe."""
+    from protosphere.recipes.loading import read_run_recipe
+    from protosphere.recipes.schema import find_difference
+    from protosphere.runs import RunFolder, RunFolderError
+    from protosphere.runs.checkpoints import has_checkpoint
+
+    for recipe in recipes.values():
+        folder = RunFolder(out / recipe.name)
+        if not has_checkpoint(folder.checkpoints):
+            continue
+        if changed := find_difference(read_run_recipe(folder), recipe):
+            raise RunFolderError(
+                f"{folder.path} holds a run of another recipe: {changed}; another --out trains "
+                f"this one, and {folder.path} in place of the recipe measures that run"
+            )
+
+
+def _warn_if_unfinished(folder: "RunFolder") -> None:
+    """Say that training has not come to the end, on standard error."""
+    from protosphere.recipes.loading import read_run_recipe
+
+    recipe, records = read_run_recipe(folder), folder.records()
+    if recipe.checkpoint.patience is not None or not records:  # It may have stopped early.
+        return
+    done, epochs = records[-1]["epoch"], recipe.schedule.epochs
+    if done < epochs:
+        echo(
+            f"Warning: {folder.path} is not finished: it has {done} of {count(epochs, 'epoch')}",
+            err=True,
+        )
