@@ -8,6 +8,7 @@ import pytest
 
 from protosphere.runs import RunFolderError
 from protosphere.runs.results import ResultFile, list_results, read_result
+from protosphere.storage.errors import StorageError
 
 
 @dataclass(frozen=True)
@@ -68,3 +69,20 @@ def test_damaged_files_are_refused(tmp_path: Path, content: object, message: str
         ResultFile(tmp_path, "noise", Row, {})
     for recompute in (True, lambda _: True):
         assert ResultFile(tmp_path, "noise", Row, {}, recompute=recompute).rows == ()
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_a_folder_that_cannot_be_written_to_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_folder: bool
+) -> None:
+    ResultFile(tmp_path, "old", Row, {}).append(Row("a", 0.5))
+    place = tmp_path / "benchmarks"
+    if not has_folder:
+        place = place.rename(tmp_path / "elsewhere").parent
+    # The user of the tests may be root, whom permissions do not stop.
+    monkeypatch.setattr("os.access", lambda path, _: Path(path) != place)
+    with pytest.raises(StorageError, match=f"in its run folder; {place} cannot be written to"):
+        ResultFile(tmp_path, "noise", Row, {})
+    if has_folder:  # What is there can still be read.
+        assert ResultFile(tmp_path, "old", Row, {}).rows == (Row("a", 0.5),)

@@ -4,6 +4,7 @@ RUN/benchmarks/NAME.json  {"benchmark": NAME, "settings": {...}, "rows": [{...},
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
@@ -48,6 +49,7 @@ class ResultFile(Generic[RowT]):
 
     Raises:
         RunFolderError: The file is damaged; with ``recompute`` it is replaced instead.
+        StorageError: There are no rows yet, and the folder cannot be written to.
     """
 
     def __init__(
@@ -64,17 +66,33 @@ class ResultFile(Generic[RowT]):
         self.name = name
         # As JSON returns them: tuples are lists, and keys are strings.
         self.settings: dict[str, Any] = json.loads(json.dumps(settings))
-        self.rows: tuple[RowT, ...] = ()
+        self.rows: tuple[RowT, ...] = self._read_rows(row_type, recompute)
+        if not self.rows:
+            self._check_writable()
+
+    def _read_rows(
+        self, row_type: type[RowT], recompute: bool | Callable[[RowT], bool]
+    ) -> tuple[RowT, ...]:
         if recompute is True or not self.path.exists():
-            return
+            return ()
         try:
             stored = read_result(self.path, row_type)
         except RunFolderError:
             if recompute is False:
                 raise
-            return
-        if stored.settings == self.settings:
-            self.rows = tuple(row for row in stored.rows if not (recompute and recompute(row)))
+            return ()
+        if stored.settings != self.settings:
+            return ()
+        return tuple(row for row in stored.rows if not (recompute and recompute(row)))
+
+    def _check_writable(self) -> None:
+        """Refuse a folder that cannot be written to before anything is computed for it."""
+        folder = self.path.parent if self.path.parent.exists() else self.path.parent.parent
+        if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+            raise StorageError(
+                f"the results of a benchmark are kept in its run folder; {folder} cannot be "
+                "written to"
+            )
 
     def append(self, *rows: RowT) -> None:
         """Add rows and write the file atomically.
