@@ -67,6 +67,29 @@ def synthetic_data(num_samples: int, dim: int, num_classes: int) -> Data:
     )
 
 
+def collapsed_data(num_samples: int, dim: int, num_classes: int) -> Data:
+    """Return features like those of a collapsed network on images of other classes.
+
+    A fifth of the directions, with as many clusters that are unrelated to the classes, has nearly
+    all variance; the classes differ in the others, whose scales decay from 0.1 to 1e-6.
+    """
+    generator = torch.Generator().manual_seed(0)
+    num_all, num_strong = num_samples + num_samples // 5, dim // 5
+    labels = torch.randint(num_classes, (num_all,), generator=generator)
+    clusters = torch.randint(num_strong, (num_all,), generator=generator)
+    strong = F.one_hot(clusters, num_strong) * num_strong**0.5
+    means = torch.randn(num_classes, dim - num_strong, generator=generator)
+    weak = means[labels] + 2 * torch.randn(num_all, dim - num_strong, generator=generator)
+    noise = 0.3 * torch.randn(num_all, num_strong, generator=generator)
+    axes = torch.linalg.qr(torch.randn(dim, dim, generator=generator)).Q
+    scales = torch.logspace(-1, -6, dim - num_strong)
+    features = (torch.cat([strong + noise, weak * scales], 1) @ axes).numpy()
+    classes = labels.numpy()
+    return Data(
+        features[:num_samples], classes[:num_samples], features[num_samples:], classes[num_samples:]
+    )
+
+
 def file_data(path: str, test_path: str | None, num_samples: int) -> Data:
     """Read features from files; without a test set, a fifth of the samples is kept for it.
 
@@ -213,16 +236,18 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=50_000)
     parser.add_argument("--dim", type=int, default=512, help="of synthetic features")
     parser.add_argument("--classes", type=int, default=100, help="of synthetic features")
+    parser.add_argument("--collapsed", action="store_true", help="nearly collinear synthetic ones")
     parser.add_argument("--l2", type=float, default=1.0, help="strength of the penalty, 1/C")
     parser.add_argument("--repeats", type=int, default=harness.REPEATS)
     parser.add_argument("--max-seconds", type=float, default=60.0, help="of each scikit-learn fit")
     parser.add_argument("--path", type=int, default=0, help="strengths of a path 1e3 … 1e-3")
     parser.add_argument("--no-write", action="store_true", help="only print")
     options = parser.parse_args()
+    synthesize = collapsed_data if options.collapsed else synthetic_data
     data = (
         file_data(options.features, options.test_features, options.samples)
         if options.features
-        else synthetic_data(options.samples, options.dim, options.classes)
+        else synthesize(options.samples, options.dim, options.classes)
     )
     num_classes = int(data.labels.max()) + 1
     judge = Judge(data, options.l2)
@@ -264,7 +289,7 @@ def main() -> None:
         "num_samples": len(data.labels),
         "dim": data.features.shape[1],
         "num_classes": num_classes,
-        "features": options.features or "synthetic",
+        "features": options.features or ("collapsed" if options.collapsed else "synthetic"),
         "l2": options.l2,
         "optimum": optimum,
         "optimum_lacks_at_most": judge.bound(best.weight, best.bias),
