@@ -168,6 +168,19 @@ def test_an_interrupted_benchmark_resumes_and_computes_nothing_twice(
     assert len(calls) == 19
 
 
+def test_class_means_add_to_errors_that_are_there(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study, "CORRUPTIONS_VERSION", "class means")  # Nothing is there yet.
+    plain = run_corruptions(run, corruptions=["fog", "contrast"], severities=[1])
+    both = run_corruptions(run, corruptions=["fog"], severities=[1], class_means=True)
+    assert [row.error for row in both] == [row.error for row in plain[:2]]
+    assert all(row.class_means_error is not None for row in both)
+    monkeypatch.setattr(study, "measure_errors", None)  # All further rows are there.
+    assert run_corruptions(run, corruptions=["fog", "contrast"], severities=[1]) == plain
+    assert run_corruptions(run, corruptions=["fog"], severities=[1], class_means=True) == both
+
+
 def test_progress_ends_at_one(run: Run) -> None:
     seen: list[float] = []
     run_corruptions(

@@ -1,7 +1,7 @@
 """The errors of a run on corrupted versions of its test images."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,7 +127,6 @@ def run_corruptions(
     settings: dict[str, Any] = run_settings(run) | {
         "test": None if clean is None else clean.fingerprint(),
         "size": run.transform.size,
-        "class_means": class_means,
     }
     if source is None:
         settings |= {
@@ -141,12 +140,17 @@ def run_corruptions(
     tasks = [_Task(name, severity) for name in corruptions for severity in severities]
     if clean is not None:
         tasks.insert(0, _Task(CLEAN, 0))
+
+    def is_replaced(row: CorruptionRow) -> bool:
+        is_incomplete = class_means and row.class_means_error is None
+        return (recompute or is_incomplete) and _Task(row.corruption, row.severity) in tasks
+
     result = ResultFile(
         run.path,
         name,
         CorruptionRow,
         settings,
-        recompute=recompute and (lambda row: _Task(row.corruption, row.severity) in tasks),
+        recompute=is_replaced if recompute or class_means else False,
     )
     done = {_Task(row.corruption, row.severity) for row in result.rows}
     pending = [task for task in tasks if task not in done]
@@ -154,6 +158,8 @@ def run_corruptions(
         worker = _Worker(run, clean, source, frost, seed, batch_size)
         worker.measure(pending, result, class_means=class_means, progress=progress)
     rows = {_Task(row.corruption, row.severity): row for row in result.rows}
+    if not class_means:
+        rows = {task: replace(row, class_means_error=None) for task, row in rows.items()}
     return tuple(rows[task] for task in tasks)
 
 
