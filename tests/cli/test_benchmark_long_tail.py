@@ -77,7 +77,7 @@ def test_label_noise_has_one_line_per_run(runs: Path) -> None:
 def test_recipes_without_tail_or_noise_are_refused_before_training(tmp_path: Path) -> None:
     out = tmp_path / "out"
     message = refusal("benchmark", "long-tail", "digits-ce", "--out", out)
-    assert message.startswith("digits-ce must be trained on a long tail (data.long_tail), or on")
+    assert message.startswith("the classes of digits-ce must be of different size: all have 116")
     message = refusal("benchmark", "label-noise", "digits-ce", "--out", out)
     assert message.startswith("digits-ce must be trained with label noise (data.label_noise);")
     assert not out.exists()

@@ -213,9 +213,11 @@ def test_numbers_of_the_paper(run: Run) -> None:
 @pytest.mark.bad_input
 def test_runs_on_balanced_data_are_refused(train_run: Train) -> None:
     run = train_run()
-    with pytest.raises(DataError, match=r"must be trained on a long tail .* have 116 to 122$"):
+    with pytest.raises(
+        DataError, match=r"must be of different size: all have 116 to 122 .* many-shot"
+    ):
         run_long_tail(run)
-    with pytest.raises(DataError, match="digits-nonl must be trained on a long tail"):
+    with pytest.raises(DataError, match="the classes of digits-nonl must be of different size"):
         check_long_tail(run.recipe)
     check_long_tail(apply_overrides(run.recipe, ["data.long_tail=0.9"]))
     assert not (run.path / "benchmarks").exists()

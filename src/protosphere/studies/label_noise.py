@@ -132,7 +132,7 @@ def check_label_noise(recipe: Recipe) -> None:
 def _noise(recipe: Recipe, name: object) -> LabelNoise:
     if recipe.data.label_noise is None:
         raise DataError(
-            f"{name} must be trained with label noise (data.label_noise); its labels are true"
+            f"{name} must be trained with label noise (data.label_noise); its recipe has none"
         )
     return recipe.data.label_noise
 

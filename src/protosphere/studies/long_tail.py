@@ -179,11 +179,13 @@ def _true_class_counts(recipe: Recipe, download: bool) -> tuple[int, ...]:
 
 
 def _check_groups(name: object, counts: tuple[int, ...]) -> None:
-    if len(shot_groups(counts)) == 1:
+    groups = shot_groups(counts)
+    if len(groups) == 1:
+        (group,) = groups
         raise DataError(
-            f"{name} must be trained on a long tail (data.long_tail), or on classes of which some "
-            "have more than 100, some 20 to 100 or some fewer than 20 images; its classes have "
-            f"{min(counts)} to {max(counts)}"
+            f"the classes of {name} must be of different size: all have {min(counts)} to "
+            f"{max(counts)} training images, so they are all {group}-shot classes (a recipe with "
+            "data.long_tail=0.02 trains on a long tail)"
         )
 
 
