@@ -66,3 +66,11 @@ def test_only_runs_without_test_images_are_named(capsys: pytest.CaptureFixture[s
     benchmark_table.print_splits({"a": "test", "b": "validation"})
     text = capsys.readouterr().out
     assert text == "b: numbers of its validation images, not of test images\n"
+
+
+def test_names_of_runs_are_folded_last(
+    terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal.setenv("COLUMNS", "67")
+    print_table("A title", COLUMNS, ROWS)
+    assert ROWS[0][0] in capsys.readouterr().out.split()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -110,6 +111,7 @@ def long_tail(
 def _print_results(results: Sequence[_Measured]) -> None:
     """Print one line for each run and classifier."""
     from protosphere.cli.benchmark_table import (
+        MISSING,
         number,
         percent,
         print_splits,
@@ -118,7 +120,6 @@ def _print_results(results: Sequence[_Measured]) -> None:
     )
 
     labels = run_labels(result.run for result in results)
-    has_paper = any(result.paper is not None for result in results)
     lines: list[list[str]] = []
     for result in results:
         rows = {(row.classifier, row.group): row for row in result.rows if row.class_name is None}
@@ -129,19 +130,23 @@ def _print_results(results: Sequence[_Measured]) -> None:
                 [
                     labels[result.run],
                     result.method,
-                    "–" if result.ratio is None else f"{result.ratio:g}",
+                    MISSING if result.ratio is None else f"{result.ratio:g}",
                     _LABELS[name],
                     *(percent(None if cell is None else cell.accuracy) for cell in cells),
-                    *([number(result.paper if name == "head" else None)] if has_paper else []),
+                    number(result.paper if name == "head" else None),
                     number(overall.nll, digits=3),
                     percent(overall.ece),
                 ]
             )
-    paper = ["paper"] if has_paper else []
+    columns = ["run", "method", "ratio", "classifier", *_GROUPS, "paper", "NLL", "ECE %"]
+    shown = [
+        name not in ("ratio", "paper") or any(line[index] != MISSING for line in lines)
+        for index, name in enumerate(columns)
+    ]
     print_table(
         "Test accuracy in % by the number of training images of a class",
-        ["run", "method", "ratio", "classifier", *_GROUPS, *paper, "NLL", "ECE %"],
-        lines,
+        list(compress(columns, shown)),
+        [list(compress(line, shown)) for line in lines],
         note="many: more than 100 training images, few: fewer than 20; adjusted: by the class "
         "frequencies; a calibrated temperature changes probabilities, not accuracy",
     )

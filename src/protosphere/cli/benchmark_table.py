@@ -144,7 +144,8 @@ def _fit(lines: Sequence[Sequence[str]], *, limit: int | None) -> tuple[list[int
         room = math.inf if limit is None else limit - gap * (len(columns) - 1)
         fitted = list(widths)
         while sum(fitted) > room and fitted != least:
-            index = max(range(len(fitted)), key=lambda i: (fitted[i] > least[i], fitted[i]))
+            # The names of runs are the last to be folded.
+            index = max(range(len(fitted)), key=lambda i: (fitted[i] > least[i], i > 0, fitted[i]))
             fitted[index] -= 1
         if sum(fitted) <= room:
             break
