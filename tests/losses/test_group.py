@@ -184,8 +184,33 @@ def test_gradients_equal_finite_differences_over_processes(
     torch.testing.assert_close(gradient, slope, rtol=1e-6, atol=1e-8)
 
 
+@world_sizes
+def test_features_of_scl_go_around_in_a_ring(processes: Processes, world_size: int) -> None:
+    """With ``form="chunked"``: in as many bits as they have, and no rank gathers them."""
+    index = [row.name for row in TABLE].index("SCL")
+    labels = torch.arange(SAMPLES) % CLASSES
+    cases = [
+        _case(index, labels=labels, form="chunked", learned=True, reduction=reduction)
+        for reduction in ("mean", "none")
+    ]
+    _check(processes, cases, UNEVEN[world_size])
+    narrow = replace(cases[0], features=cases[0].features.bfloat16())
+    expected = compute(None, narrow, torch.ones((), dtype=F64))
+    parts = narrow.split(UNEVEN[world_size])
+    results = processes.run(compute, [(part, torch.ones((), dtype=F64)) for part in parts])
+    gradients = torch.cat([result.features for result in results]) / world_size
+    torch.testing.assert_close(results[0].value, expected.value, rtol=1e-6, atol=0)
+    torch.testing.assert_close(gradients, expected.features, rtol=2e-2, atol=1e-4)
+    of_labels, of_mean, of_sizes = 8 * max(UNEVEN[world_size]), 4 * 8, 8
+    for total in processes.run(exchanged_bytes, [(part,) for part in parts]):
+        assert total <= of_labels + of_mean + of_sizes
+
+
+@pytest.mark.parametrize("form", ["eager", "chunked"])
 @pytest.mark.parametrize("name", ["NTCE", "NONL, negatives=samples", "SCL", "prototype loss"])
-def test_gradients_near_collapse_keep_their_digits(processes: Processes, name: str) -> None:
+def test_gradients_near_collapse_keep_their_digits(
+    processes: Processes, name: str, form: str
+) -> None:
     """In float32, against float64 on the same inputs."""
     index = [row.name for row in TABLE].index(name)
     generator = torch.Generator().manual_seed(3)
@@ -197,7 +222,7 @@ def test_gradients_near_collapse_keep_their_digits(processes: Processes, name: s
         (frame[labels] + 0.001 * noise).float(),
         (frame + 0.001 * drift).float(),
         labels,
-        settings={"temperature": 0.1},
+        settings={"temperature": 0.1, "form": form},
     )
     wide = replace(case, features=case.features.double(), prototypes=case.prototypes.double())
     expected = compute(None, wide, torch.ones((), dtype=F64))

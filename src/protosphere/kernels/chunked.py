@@ -71,6 +71,22 @@ def compute(problem: Problem) -> tuple[Tensor, Tensor]:
     return values.to(problem.dtype), positive_logits
 
 
+def forward_of_block(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Return sums, in the accumulation dtype, and positive logits of some keys, no gradient."""
+    values, positive_logits, _ = _forward(*(getattr(problem, name) for name in _NAMES), False)
+    return values, positive_logits
+
+
+def backward_of_block(
+    problem: Problem, gradients: tuple[Tensor, Tensor], values: Tensor, needs_grad: list[bool]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return gradients of anchors, keys, scale and log-weights, for sums over more keys."""
+    arguments, saved = (getattr(problem, name) for name in _NAMES), problem.anchors.new_empty(0)
+    found: tuple[Tensor, Tensor, Tensor, Tensor]
+    found = _backward(*gradients, values, saved, needs_grad, *arguments)
+    return found
+
+
 def _side(device: torch.device) -> int:
     return _SIDE_ON_CPU if device.type == "cpu" else _SIDE
 

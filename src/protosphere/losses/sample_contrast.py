@@ -3,11 +3,13 @@
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from protosphere.geometry.sphere import compute_dtype, normalize
 from protosphere.kernels.dispatch import Form, masked_logsumexp
 from protosphere.kernels.eager import logsumexp
 from protosphere.kernels.problem import read_temperature
+from protosphere.kernels.ring import ring_logsumexp
 from protosphere.losses.module import LossModule
 from protosphere.losses.reduction import Reduction, reduce_loss
 from protosphere.losses.targets import (
@@ -54,7 +56,8 @@ def scl_loss(
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
         group: Process group whose ranks hold the batch together and all call the loss; None for a
-            batch of this process alone.
+            batch of this process alone. With ``form="chunked"`` their features go around in a
+            ring instead of being gathered.
 
     Returns:
         A scalar, or one value per sample for ``reduction="none"``, in float32 or wider. Samples
@@ -73,23 +76,34 @@ def scl_loss(
     """
     dtype = features.dtype
     features, targets = _read_inputs(features, labels, temperature, class_weights, ignore_index)
-    keys, key_targets = features, targets
+    key_targets, sizes = targets, [len(features)]
     if group is not None:
-        keys, key_targets = _gather(features, targets, dtype, group)
+        key_targets, sizes = _gather_targets(targets, group)
     compact = key_targets.compact()
     # The samples of this process come first among the keys.
     own_labels = compact.inverse[: len(features)]
-    others = masked_logsumexp(
-        features,
-        keys,
-        temperature=temperature,
-        positives="same_label",
-        exclude="same_index",
-        anchor_labels=own_labels,
-        key_labels=compact.inverse.masked_fill(~key_targets.kept, -1),
-        key_log_weights=key_targets.key_log_weights(features),
-        form=form,
-    )
+    key_labels = compact.inverse.masked_fill(~key_targets.kept, -1)
+    if group is not None and form == "chunked" and any(sizes) and not is_compiling():
+        others = ring_logsumexp(
+            features,
+            key_labels,
+            sizes=sizes,
+            temperature=temperature,
+            dtype=dtype,
+            group=group,
+        )
+    else:
+        others = masked_logsumexp(
+            features,
+            gather_rows(features, group, sizes=sizes, dtype=dtype),
+            temperature=temperature,
+            positives="same_label",
+            exclude="same_index",
+            anchor_labels=own_labels,
+            key_labels=key_labels,
+            key_log_weights=key_targets.key_log_weights(features),
+            form=form,
+        )
     has_positives = compact.counts(key_targets.kept, features.dtype)[own_labels] > 1
     values = torch.where(has_positives, others.values, 0) - others.positive_logits
     return reduce_loss(values, targets, kept=has_positives, reduction=reduction, group=group)
@@ -182,7 +196,8 @@ class SCLLoss(LossModule):
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
         group: Process group whose ranks hold the batch together and all call the loss; None for a
-            batch of this process alone.
+            batch of this process alone. With ``form="chunked"`` their features go around in a
+            ring instead of being gathered.
 
     Raises:
         ValueError: An option out of its range or bad class weights.
@@ -278,23 +293,12 @@ def _read_inputs(
     return targets.mask_rows(features.to(compute_dtype(features))), targets
 
 
-def _gather(
-    features: Tensor, targets: Targets, dtype: torch.dtype, group: ProcessGroup
-) -> tuple[Tensor, Targets]:
-    """Return features and labels of all ranks, those of this process first.
-
-    Args:
-        features: Features of this process.
-        targets: Targets of this process.
-        dtype: Type that the features were given in, in which they travel.
-        group: Process group.
-    """
-    sizes = row_counts(len(features), group, device=features.device)
-    labels = targets.labels.masked_fill(~targets.kept, -1)
-    labels = gather_rows(labels, group, sizes=sizes)
+def _gather_targets(targets: Targets, group: ProcessGroup) -> tuple[Targets, list[int]]:
+    """Return the targets of all ranks, those of this process first, and the sizes by rank."""
+    sizes = row_counts(len(targets.labels), group, device=targets.labels.device)
+    labels = gather_rows(targets.labels.masked_fill(~targets.kept, -1), group, sizes=sizes)
     kept = labels >= 0
-    keys = gather_rows(features, group, sizes=sizes, dtype=dtype)
-    return keys, Targets(labels.masked_fill(~kept, 0), kept, False, None, None)
+    return Targets(labels.masked_fill(~kept, 0), kept, False, None, None), sizes
 
 
 def _compact_over(targets: Targets, group: ProcessGroup) -> CompactLabels:
@@ -306,7 +310,7 @@ def _compact_over(targets: Targets, group: ProcessGroup) -> CompactLabels:
         Compact labels of the samples of this process, numbered alike on all ranks.
     """
     labels = targets.labels
-    if torch.compiler.is_compiling():
+    if is_compiling():
         sizes = row_counts(len(labels), group, device=labels.device)
     else:
         bound = torch.cat((labels, labels.new_zeros(1))).amax() + 1
