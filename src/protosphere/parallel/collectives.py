@@ -153,7 +153,7 @@ class _Gather(torch.autograd.Function):
         blocks = gradient.new_zeros((len(sizes), max(sizes), *gradient.shape[1:]))
         for r, block in zip(order, gradient.split([sizes[r] for r in order]), strict=True):
             blocks[r, : sizes[r]] = block
-        if dist.get_backend(ctx.group) == "nccl":
+        if blocks.is_cuda and "nccl" in dist.get_backend(ctx.group):
             own = torch.empty_like(blocks[0])
             dist.reduce_scatter_tensor(own, blocks.flatten(0, 1), group=ctx.group)
         else:
