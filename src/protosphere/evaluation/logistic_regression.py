@@ -36,7 +36,8 @@ __all__ = [
     "fit_regularization_path",
 ]
 
-# The objective is then within 1e-4 of its minimum, even for features that are nearly collinear.
+# The objective is then mostly within 1e-6 of its minimum; weak penalties of nearly collinear
+# features may leave about 1e-4.
 _TOL = 3e-4
 _MAX_ITER = 1000
 
