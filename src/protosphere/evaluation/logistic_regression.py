@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 # The objective is then mostly within 1e-6 of its minimum; weak penalties of nearly collinear
-# features may leave about 1e-4.
-_TOL = 3e-4
+# features may leave more.
+_TOL = 1e-4
 _MAX_ITER = 1000
 
 

@@ -31,7 +31,7 @@ MultiLabeled: TypeAlias = tuple[
 Criterion = Literal["accuracy", "mean_per_class_accuracy"]
 
 # To tell strengths apart takes less precision than the last fit.
-_PATH_TOL = 3
+_PATH_TOL = 10
 # A path ends after as many fits whose loss has clearly risen, relative to the smallest.
 _NUM_WORSE, _CLEAR_RISE = 2, 0.05
 
@@ -136,7 +136,7 @@ def choose_regularization(
     num_classes: int,
     grid: Sequence[float],
     criterion: Criterion = "accuracy",
-    tol: float = 3e-4,
+    tol: float = 1e-4,
     max_iter: int = 1000,
     progress: Progress = no_progress,
 ) -> RegularizationChoice:
@@ -203,7 +203,7 @@ def choose_one_vs_rest(
     *,
     grid: Sequence[float],
     ignore: Bool[Tensor, "samples labels"] | None = None,
-    tol: float = 3e-4,
+    tol: float = 1e-4,
     max_iter: int = 1000,
     progress: Progress = no_progress,
 ) -> RegularizationChoice:

@@ -27,7 +27,7 @@ from protosphere.evaluation.logistic_regression import (
     fit_regularization_path,
 )
 from protosphere.evaluation.probes import NearestNeighbors
-from protosphere.evaluation.regularization import choose_one_vs_rest
+from protosphere.evaluation.regularization import ValidationCurve, choose_one_vs_rest
 
 TransferClassifier = Literal["logistic", "class_means", "whitened_class_means", "knn"]
 CLASSIFIERS: tuple[TransferClassifier, ...] = get_args(TransferClassifier)
@@ -36,6 +36,8 @@ DEFAULT_CS: tuple[float, ...] = tuple(
     float(f"{10 ** (-5 + 7 * index / 9):.2g}") for index in range(10)
 )
 _CHUNK_ROWS = 2048
+# To tell values of C apart takes less precision than the last fit.
+_PATH_TOL = 1e-3
 
 Classify = Callable[[Tensor], Tensor]
 
@@ -278,6 +280,11 @@ def _fit_multinomial(
         labels[~held_out],
         num_classes=num_classes,
         grid=grid,
+        tol=_PATH_TOL,
+        stop=ValidationCurve(
+            (train[held_out], labels[held_out]),
+            lambda logits, labels: _score_labels(logits.argmax(1), labels, features.metric).value,
+        ),
         progress=lambda fraction: progress(0.9 * fraction),
     )
     best = _choose(path, train[held_out], labels[held_out], features.metric)
