@@ -56,7 +56,7 @@ LOSSES["chord"] = LossEntry(
     ChordSettings,
     "chord",
     head=lambda _, dim, num_classes: CosineClassifier(dim, num_classes),
-    loss=lambda s: ChordLoss(scale=s.scale, class_weights=s.weight_tensor()),
+    loss=lambda s, _: ChordLoss(scale=s.scale, class_weights=s.weight_tensor()),
 )
 '''
 PROGRAM = """

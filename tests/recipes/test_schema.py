@@ -320,7 +320,7 @@ def test_every_option_of_a_loss_module_can_be_set(name: str) -> None:
     import inspect
 
     entry = LOSSES[name]
-    module = entry.loss(entry.settings())
+    module = entry.loss(entry.settings(), None)
     options = set(inspect.signature(type(module).__init__).parameters) - {"self"}
     assert options - {"ignore_index", "reduction", "group"} <= set(entry.settings.model_fields)
 

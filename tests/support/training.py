@@ -55,11 +55,19 @@ class RecordingLoader(FeatureLoader):
         self.epochs: list[tuple[int, list[int]]] = []
 
     def batches(
-        self, batch_size: int, *, seed: int, epoch: int, first: int = 0
+        self,
+        batch_size: int,
+        *,
+        seed: int,
+        epoch: int,
+        first: int = 0,
+        shard: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[Tensor, ...]]:
         indices: list[int] = []
         self.epochs.append((epoch, indices))
-        for (index,) in super().batches(batch_size, seed=seed, epoch=epoch, first=first):
+        for (index,) in super().batches(
+            batch_size, seed=seed, epoch=epoch, first=first, shard=shard
+        ):
             indices.extend(index.tolist())
             yield (index,)
 

@@ -150,7 +150,13 @@ class OrderedLoader(MemoryLoader):
     """One batch of all samples in their own order, so that only the augmentation is random."""
 
     def batches(
-        self, batch_size: int, *, seed: int, epoch: int, first: int = 0
+        self,
+        batch_size: int,
+        *,
+        seed: int,
+        epoch: int,
+        first: int = 0,
+        shard: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[Tensor, ...]]:
         yield (torch.arange(len(self)),)
 

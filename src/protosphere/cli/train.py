@@ -1,6 +1,8 @@
 """``protosphere train``: train a recipe into a run folder, with progress; stop and resume."""
 
+import logging
 import shlex
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,6 +15,7 @@ from protosphere.cli.text import count, echo
 
 if TYPE_CHECKING:
     from protosphere.data.datasets import ImageDataset
+    from protosphere.parallel.launch import World
     from protosphere.recipes.runner import Event
     from protosphere.recipes.schema import Recipe
 
@@ -52,24 +55,40 @@ def train(
     from protosphere.cli.errors import report_errors
 
     with report_errors():
-        from protosphere.recipes.loading import read_recipe
+        from protosphere.cli.devices import resolve_device
+        from protosphere.parallel.launch import PeerError, open_world
 
-        if recipe_name is None and not (resume and (out / "recipe.yaml").is_file()):
-            raise ValueError(
-                "RECIPE must be given unless a run is resumed; `protosphere recipes` lists them"
-            )
-        recipe = read_recipe(recipe_name or str(out / "recipe.yaml"), overrides or [])
-        run = shlex.quote(str(out))
-        train_run(
-            recipe,
-            out,
-            resume=resume,
-            init_from=init_from,
-            device=device,
-            download=download,
-            log=log,
-            next_steps=f"Next: protosphere evaluate {run}, or protosphere measure {run}",
+        try:
+            with open_world(resolve_device(device)) as (world, own_device):
+                recipe = world.from_first(
+                    lambda: _read_recipe(recipe_name, out, overrides or [], resume=resume)
+                )
+                run = shlex.quote(str(out))
+                train_run(
+                    recipe,
+                    out,
+                    resume=resume,
+                    init_from=init_from,
+                    device=own_device,
+                    download=download,
+                    log=log,
+                    next_steps=f"Next: protosphere evaluate {run}, or protosphere measure {run}",
+                    world=world,
+                )
+        except PeerError:
+            raise typer.Exit(1) from None  # The process that failed has said why.
+
+
+def _read_recipe(
+    name: str | None, out: Path, overrides: Sequence[str], *, resume: bool
+) -> "Recipe":
+    from protosphere.recipes.loading import read_recipe
+
+    if name is None and not (resume and (out / "recipe.yaml").is_file()):
+        raise ValueError(
+            "RECIPE must be given unless a run is resumed; `protosphere recipes` lists them"
         )
+    return read_recipe(name or str(out / "recipe.yaml"), overrides)
 
 
 def train_run(
@@ -82,8 +101,11 @@ def train_run(
     download: bool = False,
     log: LoggerName | None = None,
     next_steps: str = "",
+    world: "World | None" = None,
 ) -> bool:
     """Train a recipe into a run folder, with progress; a signal stops it with a checkpoint.
+
+    Of several processes only the first one prints.
 
     Args:
         recipe: The recipe.
@@ -94,6 +116,7 @@ def train_run(
         download: Whether a missing dataset is downloaded.
         log: Logger to write to as well.
         next_steps: Sentence to print once training is complete.
+        world: The processes that train together; None for this one alone.
 
     Returns:
         Whether training is complete.
@@ -102,17 +125,23 @@ def train_run(
     from protosphere.cli.loggers import open_logger
     from protosphere.cli.signals import catch_signals
     from protosphere.cli.train_progress import TrainProgress
-    from protosphere.recipes.build import load_dataset
+    from protosphere.parallel.launch import World
     from protosphere.recipes.runner import run_recipe
     from protosphere.runs import RunFolder
     from protosphere.runs.checkpoints import has_checkpoint
 
+    world = World() if world is None else world
     with catch_signals() as stop_requested:
         device = resolve_device(device)
-        dataset = load_dataset(recipe, download=download)
+        dataset = _load_dataset(recipe, world, download=download)
+        if not world.is_first:
+            return _follow(recipe, out, dataset, device, resume, stop_requested, world)
         epochs = recipe.schedule.epochs
         is_new = not (resume and has_checkpoint(RunFolder(out).checkpoints))
-        print_header = cache(lambda: _print_header(recipe, dataset, device, out, is_new=is_new))
+        where = device if world.size == 1 else f"{world.size} processes ({device})"
+        print_header = cache(
+            lambda: _print_header(recipe, dataset, device, where, out, is_new=is_new)
+        )
 
         def should_stop() -> bool:
             print_header()  # After the first step nothing can be refused any more.
@@ -130,6 +159,7 @@ def train_run(
             report_every=_REPORT_EVERY,
             should_stop=should_stop,
             load_progress=show.loading,
+            world=world,
         )
         config = recipe.model_dump(mode="json")
         last = None
@@ -158,6 +188,47 @@ def train_run(
         return True
 
 
+def _load_dataset(recipe: "Recipe", world: "World", *, download: bool) -> "ImageDataset":
+    """Load the data, first in one process of each machine, which may download them."""
+    from protosphere.recipes.build import load_dataset
+
+    dataset = None
+    for turn in (world.local_rank == 0, world.local_rank > 0):
+        with world.together():
+            if turn:
+                dataset = load_dataset(recipe, download=download)
+    assert dataset is not None
+    return dataset
+
+
+def _follow(
+    recipe: "Recipe",
+    out: Path,
+    dataset: "ImageDataset",
+    device: str,
+    resume: bool,
+    should_stop: Callable[[], bool],
+    world: "World",
+) -> bool:
+    """Train as one of the other processes, without output."""
+    from protosphere.recipes.runner import run_recipe
+
+    logging.getLogger("protosphere").setLevel(logging.ERROR)
+    last = None
+    for event in run_recipe(
+        recipe,
+        out,
+        dataset,
+        device=device,
+        start="resume" if resume else "fresh",
+        report_every=_REPORT_EVERY,
+        should_stop=should_stop,
+        world=world,
+    ):
+        last = event
+    return last is None or not last.progress.stopping
+
+
 def _best(event: "Event", recipe: "Recipe") -> str:
     from protosphere.cli.train_progress import format_metric
 
@@ -169,7 +240,7 @@ def _best(event: "Event", recipe: "Recipe") -> str:
 
 
 def _print_header(
-    recipe: "Recipe", dataset: "ImageDataset", device: str, out: Path, *, is_new: bool
+    recipe: "Recipe", dataset: "ImageDataset", device: str, where: str, out: Path, *, is_new: bool
 ) -> None:
     from protosphere.cli.devices import device_limits
     from protosphere.runs import RunFolder
@@ -177,7 +248,7 @@ def _print_header(
     images = count(len(dataset.train), "training image")
     classes = count(dataset.train.num_classes, "class")
     epochs = count(recipe.schedule.epochs, "epoch")
-    echo(f"{recipe.name}: {images} of {classes}, {epochs}, on {device}, into {out}")
+    echo(f"{recipe.name}: {images} of {classes}, {epochs}, on {where}, into {out}")
     if is_new and (out / "init.json").exists():
         start = RunFolder(out).read_json("init.json")
         rest = "" if "head" in start["parts"] else "; the head starts anew"

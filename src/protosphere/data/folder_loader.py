@@ -14,9 +14,9 @@ from protosphere.data.folders import ImageFiles
 from protosphere.data.image_workers import ImageWorkers
 from protosphere.data.sampling import (
     SamplerName,
+    batch_slices,
     check_sampler,
     epoch_order,
-    num_batches,
     repetitions,
     sample_seed,
 )
@@ -87,7 +87,13 @@ class FolderLoader:
         return len(self.split)
 
     def batches(
-        self, batch_size: int, *, seed: int, epoch: int, first: int = 0
+        self,
+        batch_size: int,
+        *,
+        seed: int,
+        epoch: int,
+        first: int = 0,
+        shard: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[Tensor, ...]]:
         """Yield cropped uint8 images (samples, views, channels, size, size) and labels."""
         paths, count = self.split.paths, len(self)
@@ -97,18 +103,14 @@ class FolderLoader:
         labels = self.split.labels[order].to(self.device)
         # A sample that is drawn again gets another crop.
         crop_index = order + count * repetitions(order)
-        stop = num_batches(count, batch_size) * batch_size
-        starts = range(first * batch_size, stop, batch_size)
+        parts = batch_slices(count, batch_size, first=first, shard=shard)
         # The keys must not hold this loader, which holds them: it would never be collected.
         keys: Iterator[list[_Key]] = (
-            [
-                (paths[index % count], (seed, epoch, index))
-                for index in crop_index[start : start + batch_size].tolist()
-            ]
-            for start in starts
+            [(paths[index % count], (seed, epoch, index)) for index in crop_index[part].tolist()]
+            for part in parts
         )
-        for start, images in zip(starts, self._training.batches(keys), strict=True):
-            yield images, labels[start : start + batch_size]
+        for part, images in zip(parts, self._training.batches(keys), strict=True):
+            yield images, labels[part]
 
     def prepare(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         """Apply the augmentation except for the crops that the workers have made."""

@@ -57,7 +57,13 @@ class Loader(Protocol):
         ...
 
     def batches(
-        self, batch_size: int, *, seed: int, epoch: int, first: int = 0
+        self,
+        batch_size: int,
+        *,
+        seed: int,
+        epoch: int,
+        first: int = 0,
+        shard: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[Tensor, ...]]:
         """Yield the full batches of an epoch for :meth:`prepare`.
 
@@ -66,6 +72,8 @@ class Loader(Protocol):
             seed: Seed of the run. Together with the epoch it determines the order of the samples.
             epoch: Index of the epoch.
             first: Index of the first batch to yield.
+            shard: Which part of each batch to yield, and of how many; the parts of all processes
+                are the batch, in its order.
         """
         ...
 
@@ -116,7 +124,13 @@ class MemoryLoader:
         return len(self.split)
 
     def batches(
-        self, batch_size: int, *, seed: int, epoch: int, first: int = 0
+        self,
+        batch_size: int,
+        *,
+        seed: int,
+        epoch: int,
+        first: int = 0,
+        shard: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[Tensor, ...]]:
         """Yield the full batches of an epoch as sample indices."""
         return index_batches(
@@ -128,6 +142,7 @@ class MemoryLoader:
             device=self.device,
             sampler=self.sampler,
             labels=self._class_labels,
+            shard=shard,
         )
 
     def prepare(self, *tensors: Tensor) -> Batch:
@@ -172,11 +187,23 @@ class FeatureLoader:
         return len(self.labels)
 
     def batches(
-        self, batch_size: int, *, seed: int, epoch: int, first: int = 0
+        self,
+        batch_size: int,
+        *,
+        seed: int,
+        epoch: int,
+        first: int = 0,
+        shard: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[Tensor, ...]]:
         """Yield the full batches of an epoch as sample indices."""
         return index_batches(
-            len(self), batch_size, seed=seed, epoch=epoch, first=first, device=self.device
+            len(self),
+            batch_size,
+            seed=seed,
+            epoch=epoch,
+            first=first,
+            device=self.device,
+            shard=shard,
         )
 
     def prepare(self, *tensors: Tensor) -> Batch:

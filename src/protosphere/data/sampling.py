@@ -22,6 +22,7 @@ def index_batches(
     device: torch.device | str = "cpu",
     sampler: SamplerName = "uniform",
     labels: Integer[Tensor, "samples"] | None = None,
+    shard: tuple[int, int] = (0, 1),
 ) -> Iterator[tuple[Integer[Tensor, "batch"]]]:
     """Yield the full batches of an epoch as sample indices.
 
@@ -34,16 +35,43 @@ def index_batches(
         device: Device of the indices.
         sampler: How samples are drawn, as :func:`epoch_order` has it.
         labels: Class index of each sample; needed unless the sampler is ``"uniform"``.
+        shard: Which part of each batch to yield, and of how many.
 
     >>> [len(index) for (index,) in index_batches(10, 4, seed=0, epoch=0)]
     [4, 4]
+    >>> [len(index) for (index,) in index_batches(10, 4, seed=0, epoch=0, shard=(0, 3))]
+    [2, 2]
     """
     order = epoch_order(num_samples, seed=seed, epoch=epoch, sampler=sampler, labels=labels)
     order = order.to(device)
-    for start in range(
-        first * batch_size, num_batches(num_samples, batch_size) * batch_size, batch_size
-    ):
-        yield (order[start : start + batch_size],)
+    for part in batch_slices(num_samples, batch_size, first=first, shard=shard):
+        yield (order[part],)
+
+
+def batch_slices(
+    num_samples: int, batch_size: int, *, first: int = 0, shard: tuple[int, int] = (0, 1)
+) -> list[slice]:
+    """Return where one part of each full batch is in the order of an epoch.
+
+    The parts of a batch are as those of ``torch.tensor_split``: the first ones are longer by one
+    sample if the number of parts does not divide the batch.
+
+    Args:
+        num_samples: Number of samples in the dataset.
+        batch_size: Number of samples in a batch.
+        first: Index of the first batch.
+        shard: Which part of each batch, and of how many.
+
+    >>> batch_slices(10, 5, shard=(1, 2))
+    [slice(3, 5, None), slice(8, 10, None)]
+    """
+    index, count = shard
+    length = min(num_samples, batch_size)
+    quotient, remainder = divmod(length, count)
+    begin = index * quotient + min(index, remainder)
+    end = begin + quotient + (index < remainder)
+    starts = range(first, num_batches(num_samples, batch_size))
+    return [slice(start * batch_size + begin, start * batch_size + end) for start in starts]
 
 
 def num_batches(num_samples: int, batch_size: int) -> int:

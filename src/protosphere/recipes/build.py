@@ -51,6 +51,7 @@ __all__ = [
     "create_objective",
     "create_probe_config",
     "create_train_config",
+    "keeps_in_memory",
     "load_dataset",
 ]
 
@@ -176,6 +177,23 @@ def create_loaders(
     return create(train), create(test)
 
 
+def keeps_in_memory(
+    recipe: Recipe, dataset: ImageDataset, device: torch.device | str, *, copies: int = 1
+) -> bool:
+    """Return what ``data.in_memory: auto`` means on this machine.
+
+    Args:
+        recipe: The recipe.
+        dataset: The images.
+        device: Where batches are put.
+        copies: Number of processes on this machine, each of which keeps the images.
+    """
+    if not isinstance(dataset.train, ImageFiles):
+        return True
+    num_images = copies * (len(dataset.train) + len(dataset.test))
+    return fits_in_memory(num_images, recipe.augmentation.size, limit_bytes=memory_limit(device))
+
+
 def _in_memory(
     recipe: Recipe,
     dataset: ImageDataset,
@@ -193,7 +211,7 @@ def _in_memory(
     if wanted == "auto" and in_memory is not None:
         wanted = in_memory
     elif wanted == "auto":
-        wanted = fits_in_memory(num_images, size, limit_bytes=memory_limit(device))
+        wanted = keeps_in_memory(recipe, dataset, device)
     if not wanted:
         return train, test
     workers = data.workers if isinstance(data, ImageFilesData) else 8
@@ -241,6 +259,7 @@ def create_train_config(
     *,
     device: torch.device | str = "cpu",
     report_every: int | None = None,
+    world_size: int = 1,
 ) -> TrainConfig:
     """Create the training configuration.
 
@@ -249,14 +268,23 @@ def create_train_config(
         objective: The objective to train, to check that the settings of the optimizer fit it.
         device: Where to train; ``compile: auto`` compiles on a GPU.
         report_every: Number of steps between progress reports within an epoch.
+        world_size: Number of processes that train together. The step of several is not compiled.
 
     Raises:
-        RecipeError: The optimizer cannot be created, or its settings do not fit the objective.
+        RecipeError: The optimizer cannot be created, or its settings do not fit the objective; or
+            the batch or ``compile`` does not fit several processes.
     """
     training, optimizer = recipe.training, recipe.optimizer
     compiled = training.compile
     if compiled == "auto":
-        compiled = torch.device(device).type == "cuda"
+        compiled = torch.device(device).type == "cuda" and world_size == 1
+    elif compiled and world_size > 1:
+        raise RecipeError("training.compile must be auto or false with several processes, got true")
+    if training.batch_size < world_size:
+        raise RecipeError(
+            f"training.batch_size must be at least the number of processes ({world_size}), got "
+            f"{training.batch_size}"
+        )
     groups = _create_parameter_groups(optimizer)
     try:
         created = _create_optimizer(optimizer)

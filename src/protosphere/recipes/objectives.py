@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from protosphere.classifiers.protocol import Head
 from protosphere.encoders import Encoder, create_backbone, create_neck, create_projection
 from protosphere.encoders.freezing import freeze_backbone
+from protosphere.parallel import ProcessGroup
 from protosphere.recipes.registry import LOSSES
 from protosphere.recipes.schema import Recipe, RecipeError
 from protosphere.recipes.schema.sections import FrozenStages
@@ -23,6 +24,7 @@ def create_objective(
     device: torch.device | str = "cpu",
     class_counts: Sequence[int] | None = None,
     pretrained: Literal["recipe", "none"] = "recipe",
+    group: ProcessGroup | None = None,
 ) -> Objective:
     """Create encoder, head and loss with the initial weights of the recipe's seed.
 
@@ -35,12 +37,15 @@ def create_objective(
             name or logit adjustment need it.
         pretrained: ``"none"`` does not load the pretrained weights of the recipe, for objectives
             that get other weights.
+        group: Processes that train together: the loss is that of the batch of all of them, and on
+            GPUs batch norm has the statistics of all of them.
 
     Raises:
         RecipeError: The backbone does not fit the images, or the loss does not fit the classes.
     """
     torch.manual_seed(recipe.seed)
-    encoder = _create_encoder(recipe, in_channels, pretrained)
+    sync = group if torch.device(device).type == "cuda" else None
+    encoder = _create_encoder(recipe, in_channels, pretrained, sync)
     entry, settings = LOSSES[recipe.loss.name], recipe.loss
     if class_counts is not None:
         settings = settings.with_class_counts(class_counts)
@@ -51,7 +56,8 @@ def create_objective(
             f"{len(weights)}"
         )
     try:
-        head, loss = entry.head(settings, encoder.out_dim, num_classes), entry.loss(settings)
+        head = entry.head(settings, encoder.out_dim, num_classes)
+        loss = entry.loss(settings, group)
     except ValueError as error:
         raise RecipeError(f"loss {settings.name}: {error}") from None
     if entry.call == "features":
@@ -72,7 +78,10 @@ class _WithoutHead(nn.Module):
 
 
 def _create_encoder(
-    recipe: Recipe, in_channels: int, pretrained: Literal["recipe", "none"]
+    recipe: Recipe,
+    in_channels: int,
+    pretrained: Literal["recipe", "none"],
+    sync: ProcessGroup | None,
 ) -> Encoder:
     model = recipe.model
     try:
@@ -91,6 +100,9 @@ def _create_encoder(
         options = model.projection.model_dump()
         projection = create_projection(options.pop("name"), dim, **options)
     encoder = Encoder(backbone, create_neck(model.neck, dim), projection, feature_dim=dim)
+    if sync is not None:
+        # Before parts are frozen, which is remembered of the modules themselves.
+        encoder = _sync_batch_norm(encoder, sync)
     if model.freeze != "none":
         stages = model.freeze.stages if isinstance(model.freeze, FrozenStages) else model.freeze
         try:
@@ -98,6 +110,17 @@ def _create_encoder(
         except ValueError as error:
             raise RecipeError(f"model.freeze: {error}") from None
     return encoder
+
+
+def _sync_batch_norm(encoder: Encoder, group: ProcessGroup) -> Encoder:
+    """Let batch norm use the statistics of all processes; the names of weights stay."""
+    # Torch's own function drops the activation of timm's layers of norm and activation.
+    from timm.layers.norm_act import (  # noqa: PLC0415  Only for several GPUs.
+        convert_sync_batchnorm,
+    )
+
+    converted: Encoder = convert_sync_batchnorm(encoder, group)  # type: ignore[no-untyped-call]
+    return converted
 
 
 def _feature_dim(backbone: nn.Module, recipe: Recipe, channels: int) -> int:

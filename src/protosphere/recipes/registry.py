@@ -30,6 +30,7 @@ from protosphere.losses import (
     PrototypeLoss,
     SCLLoss,
 )
+from protosphere.parallel import ProcessGroup
 from protosphere.recipes.section import Section
 
 Form = Literal["auto", "eager", "chunked"]
@@ -256,7 +257,8 @@ class LossEntry(Generic[SomeLoss]):
         title: Name of the loss in tables.
         head: Creates the classifier head from the settings, the feature dimension and the number
             of classes.
-        loss: Creates the loss module from the settings.
+        loss: Creates the loss module from the settings and the process group that it is computed
+            over.
         call: ``"head"`` for a module called with (features, head, labels), ``"features"`` for one
             called with (features, labels).
         training: ``"classifier"`` for losses that train a head, ``"contrastive"`` for losses that
@@ -266,7 +268,7 @@ class LossEntry(Generic[SomeLoss]):
     settings: type[SomeLoss]
     title: str
     head: Callable[[SomeLoss, int, int], Head]
-    loss: Callable[[SomeLoss], nn.Module]
+    loss: Callable[[SomeLoss, ProcessGroup | None], nn.Module]
     call: Literal["head", "features"] = "head"
     training: Literal["classifier", "contrastive"] = "classifier"
 
@@ -298,60 +300,66 @@ LOSSES: dict[str, LossEntry[Any]] = {
         CESettings,
         "cross-entropy",
         head=_linear_head,
-        loss=lambda s: CrossEntropyLoss(
+        loss=lambda s, group: CrossEntropyLoss(
             label_smoothing=s.label_smoothing,
             logit_adjustment=s.adjustment_tensor(),
             class_weights=s.weight_tensor(),
             form=s.form,
+            group=group,
         ),
     ),
     "normface": LossEntry(
         NormFaceSettings,
         "NormFace",
         head=_cosine_head,
-        loss=lambda s: NormFaceLoss(
+        loss=lambda s, group: NormFaceLoss(
             margin=s.margin,
             margin_kind=s.margin_kind or "cosine",
             label_smoothing=s.label_smoothing,
             logit_adjustment=s.adjustment_tensor(),
             class_weights=s.weight_tensor(),
             form=s.form,
+            group=group,
         ),
     ),
     "ntce": LossEntry(
         NTCESettings,
         "NTCE",
         head=_cosine_head,
-        loss=lambda s: NTCELoss(
-            label_smoothing=s.label_smoothing, class_weights=s.weight_tensor(), form=s.form
+        loss=lambda s, group: NTCELoss(
+            label_smoothing=s.label_smoothing,
+            class_weights=s.weight_tensor(),
+            form=s.form,
+            group=group,
         ),
     ),
     "nonl": LossEntry(
         NONLSettings,
         "NONL",
         head=_cosine_head,
-        loss=lambda s: NONLLoss(
+        loss=lambda s, group: NONLLoss(
             negatives=s.negatives,
             soft_negatives=s.soft_negatives,
             label_smoothing=s.label_smoothing,
             class_weights=s.weight_tensor(),
             form=s.form,
+            group=group,
         ),
     ),
     "etf-dr": LossEntry(
         DotRegressionSettings,
         "ETF + DR",
         head=_fixed_head,
-        loss=lambda s: DotRegressionLoss(
-            label_smoothing=s.label_smoothing, class_weights=s.weight_tensor()
+        loss=lambda s, group: DotRegressionLoss(
+            label_smoothing=s.label_smoothing, class_weights=s.weight_tensor(), group=group
         ),
     ),
     "scl": LossEntry(
         SCLSettings,
         "SCL",
         head=_mean_head,
-        loss=lambda s: SCLLoss(
-            temperature=s.temperature, class_weights=s.weight_tensor(), form=s.form
+        loss=lambda s, group: SCLLoss(
+            temperature=s.temperature, class_weights=s.weight_tensor(), form=s.form, group=group
         ),
         call="features",
         training="contrastive",
@@ -360,8 +368,8 @@ LOSSES: dict[str, LossEntry[Any]] = {
         PrototypeLossSettings,
         "prototype loss",
         head=_mean_head,
-        loss=lambda s: PrototypeLoss(
-            temperature=s.temperature, class_weights=s.weight_tensor(), form=s.form
+        loss=lambda s, group: PrototypeLoss(
+            temperature=s.temperature, class_weights=s.weight_tensor(), form=s.form, group=group
         ),
         call="features",
         training="contrastive",

@@ -1,9 +1,11 @@
 """Run a recipe in a run folder: train, evaluate, log and save; resume after an interruption."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -11,8 +13,10 @@ from protosphere.classifiers.protocol import FittedHead
 from protosphere.data.datasets import ChannelStatistics, ImageDataset
 from protosphere.data.loaders import Loader, MemoryLoader
 from protosphere.evaluation import evaluate
+from protosphere.parallel.launch import PeerError, World
 from protosphere.recipes import build
 from protosphere.recipes.initialization import (
+    Initialization,
     initialize_from,
     read_initialization,
     write_initialization,
@@ -21,7 +25,12 @@ from protosphere.recipes.monitor import BestEvaluation, find_best, is_patience_e
 from protosphere.recipes.schema import Recipe, RecipeError, find_difference, recipe_from_yaml
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.arrays import write_arrays
-from protosphere.runs.checkpoints import has_checkpoint, load_checkpoint, save_checkpoint
+from protosphere.runs.checkpoints import (
+    Checkpoint,
+    has_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from protosphere.runs.metadata import (
     DataMetadata,
     check_class_names,
@@ -63,8 +72,12 @@ def run_recipe(
     report_every: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     load_progress: Callable[[float], None] = lambda _: None,
+    world: World | None = None,
 ) -> Iterator[Event]:
     """Run a recipe. The generator trains while it is iterated; exhaust it to complete the run.
+
+    Of several processes, only the first one uses the folder and evaluates; the others wait. All of
+    them must iterate, and they get the same events.
 
     Args:
         recipe: The recipe.
@@ -80,6 +93,7 @@ def run_recipe(
             run ends.
         load_progress: Called with the fraction of the images that has been loaded into memory, if
             they are.
+        world: The processes that train together; None for this one alone.
 
     Yields:
         An event at the end of each epoch and every ``report_every`` steps.
@@ -88,9 +102,96 @@ def run_recipe(
         RunFolderError: The folder is in use, belongs to another recipe or other data, or is
             damaged.
         TrainingError: The loss is not finite; the message names the last checkpoint.
+        PeerError: Another process has failed.
     """
     folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+    world = World() if world is None else world
     # Everything that can be refused is checked before the folder is touched.
+    plan = world.from_first(
+        lambda: _make_plan(recipe, folder, dataset, start, init_from, device, world.local_size)
+    )
+    with world.together():
+        objective = build.create_objective(
+            recipe,
+            num_classes=dataset.train.num_classes,
+            in_channels=dataset.train.channels,
+            device=device,
+            class_counts=build.count_classes(dataset),
+            # The other processes get the weights of the first one.
+            pretrained="recipe" if plan.loads_pretrained and world.is_first else "none",
+            group=world.group,
+        )
+        initialization = None
+        if plan.init_from is not None and world.is_first:
+            initialization = initialize_from(
+                objective, plan.init_from, class_names=dataset.train.class_names
+            )
+        config = build.create_train_config(
+            recipe, objective, device=device, report_every=report_every, world_size=world.size
+        )
+        loaders = build.create_loaders(
+            recipe,
+            dataset,
+            device,
+            statistics=plan.statistics,
+            in_memory=plan.in_memory,
+            progress=load_progress,
+        )
+        data = _describe(recipe, dataset, plan.statistics, isinstance(loaders[0], MemoryLoader))
+    _check_same_data(world, data)
+    with ExitStack() as stack:
+        checkpoint, is_done = world.from_first(
+            lambda: _open_folder(
+                stack, recipe, folder, dataset, data, start, initialization, plan, device
+            )
+        )
+        if is_done:
+            return
+        resumed_at = 0 if checkpoint is None else checkpoint.step
+        try:
+            for progress in train(
+                objective,
+                loaders[0],
+                config,
+                resume=checkpoint,
+                should_stop=should_stop,
+                world=world,
+            ):
+                outcome = world.from_first(
+                    partial(_record, recipe, folder, progress, objective, *loaders)
+                )
+                yield Event(progress, outcome.metrics, resumed_at, outcome.best, outcome.stop)
+                if outcome.stop:
+                    return
+        except TrainingError as error:
+            last = load_checkpoint(folder.checkpoints) if world.is_first else None
+            saved = (
+                "there is no checkpoint"
+                if last is None
+                else f"the last checkpoint is of step {last.step}"
+            )
+            raise TrainingError(f"{error}; {saved}") from None
+
+
+class _Plan(NamedTuple):
+    """What follows from the run folder; processes that do not see it get it from the first one."""
+
+    is_new: bool
+    init_from: Path | str | None
+    loads_pretrained: bool
+    statistics: ChannelStatistics
+    in_memory: bool
+
+
+def _make_plan(
+    recipe: Recipe,
+    folder: RunFolder,
+    dataset: ImageDataset,
+    start: Literal["fresh", "resume"],
+    init_from: Path | str | None,
+    device: torch.device | str,
+    local_size: int,
+) -> _Plan:
     if start == "fresh":
         _refuse_a_run(folder)
     is_new = start == "fresh" or not has_checkpoint(folder.checkpoints)
@@ -98,74 +199,64 @@ def run_recipe(
         init_from = read_initialization(folder)  # It was killed before its first checkpoint.
     if is_new and init_from is None:
         _check_frozen(recipe)
-    objective = build.create_objective(
-        recipe,
-        num_classes=dataset.train.num_classes,
-        in_channels=dataset.train.channels,
-        device=device,
-        class_counts=build.count_classes(dataset),
-        pretrained="recipe" if is_new and init_from is None else "none",
+    # Crops of images in memory are others than those of files, whatever memory there is now.
+    in_memory = None if is_new else DataMetadata.read(folder).in_memory
+    if in_memory is None:
+        in_memory = build.keeps_in_memory(recipe, dataset, device, copies=local_size)
+    return _Plan(
+        is_new,
+        init_from if is_new else None,
+        is_new and init_from is None,
+        _statistics(recipe, dataset, init_from if is_new else folder.path),
+        in_memory,
     )
-    initialization = None
-    if is_new and init_from is not None:
-        initialization = initialize_from(
-            objective, init_from, class_names=dataset.train.class_names
+
+
+def _check_same_data(world: World, data: DataMetadata) -> None:
+    fingerprints = world.gather((data.train_fingerprint, data.eval_fingerprint))
+    others = [rank for rank, one in enumerate(fingerprints) if one != fingerprints[0]]
+    if others and world.is_first:
+        raise RunFolderError(
+            f"the images must be the same for every process, but those of process {others[0]} are "
+            "others than those of process 0"
         )
-    config = build.create_train_config(recipe, objective, device=device, report_every=report_every)
-    statistics = _statistics(recipe, dataset, init_from if is_new else folder.path)
-    loaders = build.create_loaders(
-        recipe,
-        dataset,
-        device,
-        statistics=statistics,
-        # Crops of images in memory are others than those of files, whatever memory there is now.
-        in_memory=None if is_new else DataMetadata.read(folder).in_memory,
-        progress=load_progress,
-    )
-    with folder.lock():
-        folder.start(recipe.to_yaml(), compare=_compare)
-        checkpoint = load_checkpoint(folder.checkpoints)
-        if start == "fresh":
-            _refuse_a_run(folder)  # Another process may have started one.
-        data = _describe(recipe, dataset, statistics, isinstance(loaders[0], MemoryLoader))
-        if checkpoint is not None:
-            check_class_names(folder, dataset.train.class_names)
-            check_fingerprints(folder, train=data.train_fingerprint, eval=data.eval_fingerprint)
-        if start == "resume":
-            folder.write_recipe(recipe.to_yaml())  # The location of the data may have changed.
-        folder.write_json("machine.json", machine(_device_name(device)))
-        write_class_names(folder, dataset.train.class_names)
-        data.write(folder)
-        if is_new:
-            write_initialization(folder, initialization)
-        resumed_at = 0 if checkpoint is None else checkpoint.step
-        folder.discard_records_after(resumed_at)
-        if is_patience_exhausted(recipe.checkpoint, folder.records()):
-            return
-        try:
-            for progress in train(
-                objective, loaders[0], config, resume=checkpoint, should_stop=should_stop
-            ):
-                metrics = _record(recipe, folder, progress, objective, *loaders)
-                records = folder.records() if recipe.checkpoint.monitor else []
-                is_last = progress.at_epoch_end and round(progress.epoch) == recipe.schedule.epochs
-                stop = (
-                    metrics is not None
-                    and not is_last
-                    and is_patience_exhausted(recipe.checkpoint, records)
-                )
-                best = find_best(recipe.checkpoint, records)
-                yield Event(progress, metrics, resumed_at, best, stop)
-                if stop:
-                    return
-        except TrainingError as error:
-            last = load_checkpoint(folder.checkpoints)
-            saved = (
-                "there is no checkpoint"
-                if last is None
-                else f"the last checkpoint is of step {last.step}"
-            )
-            raise TrainingError(f"{error}; {saved}") from None
+    if others:
+        raise PeerError("the images of the processes differ")
+
+
+def _open_folder(
+    stack: ExitStack,
+    recipe: Recipe,
+    folder: RunFolder,
+    dataset: ImageDataset,
+    data: DataMetadata,
+    start: Literal["fresh", "resume"],
+    initialization: Initialization | None,
+    plan: _Plan,
+    device: torch.device | str,
+) -> tuple[Checkpoint | None, bool]:
+    """Lock the folder and write what is known before training.
+
+    Returns:
+        The checkpoint to resume from, and whether the run has stopped early before.
+    """
+    stack.enter_context(folder.lock())
+    folder.start(recipe.to_yaml(), compare=_compare)
+    checkpoint = load_checkpoint(folder.checkpoints)
+    if start == "fresh":
+        _refuse_a_run(folder)  # Another process may have started one.
+    if checkpoint is not None:
+        check_class_names(folder, dataset.train.class_names)
+        check_fingerprints(folder, train=data.train_fingerprint, eval=data.eval_fingerprint)
+    if start == "resume":
+        folder.write_recipe(recipe.to_yaml())  # The location of the data may have changed.
+    folder.write_json("machine.json", machine(_device_name(device)))
+    write_class_names(folder, dataset.train.class_names)
+    data.write(folder)
+    if plan.is_new:
+        write_initialization(folder, initialization)
+    folder.discard_records_after(0 if checkpoint is None else checkpoint.step)
+    return checkpoint, is_patience_exhausted(recipe.checkpoint, folder.records())
 
 
 def _statistics(
@@ -225,6 +316,14 @@ def _compare(there: str, here: str) -> str | None:
         return str(error)
 
 
+class _Outcome(NamedTuple):
+    """What the first process tells the others after a report."""
+
+    metrics: dict[str, float] | None
+    best: BestEvaluation | None
+    stop: bool
+
+
 def _record(
     recipe: Recipe,
     folder: RunFolder,
@@ -232,7 +331,7 @@ def _record(
     objective: Objective,
     train_loader: Loader,
     test_loader: Loader,
-) -> dict[str, float] | None:
+) -> _Outcome:
     """Log and evaluate; then save, so that a checkpoint never precedes its records on disk."""
     epoch, last = round(progress.epoch), recipe.schedule.epochs
     metrics = None
@@ -257,13 +356,15 @@ def _record(
             write_arrays(folder, result.arrays)
             record = {"kind": "evaluation", "step": progress.step, "epoch": epoch}
             folder.log(record | {"split": recipe.split} | metrics)
-    due = progress.at_epoch_end and (epoch == last or epoch % recipe.checkpoint.every == 0)
-    best = None
+    is_last = progress.at_epoch_end and epoch == last
+    due = is_last or (progress.at_epoch_end and epoch % recipe.checkpoint.every == 0)
+    best, is_exhausted = None, False
     if recipe.checkpoint.monitor is not None:
         records = folder.records()
         best = find_best(recipe.checkpoint, records)
         is_new_best = best is not None and best.step == progress.step
-        due = due or is_new_best or is_patience_exhausted(recipe.checkpoint, records)
+        is_exhausted = is_patience_exhausted(recipe.checkpoint, records)
+        due = due or is_new_best or is_exhausted
     if due or progress.stopping:
         if metrics is None and isinstance(objective.head, FittedHead):
             # The class means of an earlier evaluation are not those of these weights.
@@ -276,7 +377,7 @@ def _record(
             keep=recipe.checkpoint.keep,
             best=None if best is None else best.step,
         )
-    return metrics
+    return _Outcome(metrics, best, metrics is not None and not is_last and is_exhausted)
 
 
 def _gpu_memory(device: torch.device) -> dict[str, float]:

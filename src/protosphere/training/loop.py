@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from protosphere.data.loaders import Loader, num_batches
+from protosphere.parallel.gradients import broadcast_state
+from protosphere.parallel.launch import World
 from protosphere.runs.checkpoints import Checkpoint
 from protosphere.training.config import TrainConfig
 from protosphere.training.graph_step import GraphStep
@@ -64,6 +66,7 @@ def train(
     *,
     resume: Checkpoint | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    world: World | None = None,
 ) -> Iterator[Progress]:
     """Train an objective.
 
@@ -71,13 +74,17 @@ def train(
     seed and the step, because the generator of the device is seeded before each step. A resumed run
     therefore continues as if it had not been interrupted, bit for bit on a CPU.
 
+    Of several processes, each takes its part of every batch; the batches are those of one process.
+    The loss must be computed over the group of the processes. Every process must iterate.
+
     Args:
         objective: Module to train, on the device of the loader.
         loader: Loader of the training images.
         config: Settings of the run.
-        resume: Checkpoint to resume from.
-        should_stop: Called after each step; if it returns True, the loop yields a last report and
-            ends.
+        resume: Checkpoint to resume from, of any number of processes.
+        should_stop: Called after each step; if it returns True on any process, the loop yields a
+            last report and ends.
+        world: The processes that train together; None for this one alone.
 
     Yields:
         A report at the end of each epoch, and every ``config.report_every`` steps.
@@ -85,11 +92,15 @@ def train(
     Raises:
         TrainingError: The loss or a weight is not finite or the loss exploded; or the checkpoint is
             of another model, dataset, batch size, optimizer or other parameter groups.
-        ValueError: The parameter groups do not fit the objective.
+        ValueError: The parameter groups do not fit the objective; or there are more processes than
+            samples in a batch, or several processes and a step to compile.
     """
+    world = World() if world is None else world
+    _check_world(world, config, len(loader))
     steps_per_epoch = num_batches(len(loader), config.batch_size)
     losses = torch.zeros(steps_per_epoch, device=loader.device)
-    take_step = _create_step(objective, loader, config)
+    broadcast_state(objective, world.group)
+    take_step = _create_step(objective, loader, config, world)
     first_step = 0
     if resume is not None:
         first_step = resume.step
@@ -100,12 +111,15 @@ def train(
     throughput = _Throughput(first_step)
     for epoch in range(first_step // steps_per_epoch, config.schedule.epochs):
         first = max(0, first_step - epoch * steps_per_epoch)
-        batches = loader.batches(config.batch_size, seed=config.seed, epoch=epoch, first=first)
+        batches = loader.batches(
+            config.batch_size, seed=config.seed, epoch=epoch, first=first, shard=world.shard
+        )
         for index, batch in enumerate(batches, first):
             step = epoch * steps_per_epoch + index
             lr = config.schedule.at_step(step, steps_per_epoch=steps_per_epoch)
             losses[index] = take_step(batch, step=step, lr=lr)
-            done, at_end, stopping = step + 1, index + 1 == steps_per_epoch, should_stop()
+            done, at_end = step + 1, index + 1 == steps_per_epoch
+            stopping = world.any(should_stop())
             is_due = config.report_every is not None and done % config.report_every == 0
             if not (at_end or stopping or is_due):
                 continue
@@ -166,11 +180,22 @@ class _Throughput:
         self._start = time.perf_counter()
 
 
-def _create_step(objective: Objective, loader: Loader, config: TrainConfig) -> Step:
+def _check_world(world: World, config: TrainConfig, num_samples: int) -> None:
+    in_batch = min(config.batch_size, num_samples)
+    if in_batch < world.size:
+        raise ValueError(
+            f"a batch must have a sample for each of the {world.size} processes, got {in_batch}"
+        )
+    # Neither a compiled function nor a CUDA graph contains the exchange of the losses.
+    if world.size > 1 and config.compile:
+        raise ValueError("compile must be False with several processes, got True")
+
+
+def _create_step(objective: Objective, loader: Loader, config: TrainConfig, world: World) -> Step:
     # A captured graph cannot draw the random numbers of a piece a second time.
     if config.compile and loader.device.type == "cuda" and config.micro_batch_size is None:
         return GraphStep(objective, loader, config)
-    return EagerStep(objective, loader, config)
+    return EagerStep(objective, loader, config, world=world)
 
 
 def _restore(

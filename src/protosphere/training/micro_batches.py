@@ -22,19 +22,23 @@ Batch = tuple[Tensor, ...]
 Targets = Tensor | MixedLabels
 
 
-def split_batch(batch: Batch, micro_batch_size: int) -> list[Batch]:
+def split_batch(
+    batch: Batch, micro_batch_size: int, *, sizes: tuple[int, int] | None = None
+) -> list[Batch]:
     """Split a batch into pieces of at most so many samples, and of at least two.
 
     Args:
         batch: A batch of :meth:`Loader.batches`.
         micro_batch_size: Largest number of samples of a piece.
+        sizes: Least and greatest number of samples of a process, if there are several: each of
+            them has as many pieces, because batch norm may exchange statistics of a piece.
 
     >>> [len(piece[0]) for piece in split_batch((torch.arange(10),), 4)]
     [4, 3, 3]
     """
-    num_samples = len(batch[0])
+    least, greatest = (len(batch[0]),) * 2 if sizes is None else sizes
     # A piece of one image can neither be mixed nor pass a batch norm.
-    num_pieces = min(-(-num_samples // micro_batch_size), max(1, num_samples // 2))
+    num_pieces = min(-(-greatest // micro_batch_size), max(1, least // 2))
     return list(zip(*(tensor.tensor_split(num_pieces) for tensor in batch), strict=True))
 
 

@@ -10,6 +10,8 @@ from torch import Tensor
 from protosphere.data.loaders import Loader, derive_seed
 from protosphere.data.mixing import mix_images
 from protosphere.losses import MixedLabels
+from protosphere.parallel.gradients import GradientAverage
+from protosphere.parallel.launch import World
 from protosphere.training.config import TrainConfig
 from protosphere.training.ema import ExponentialMovingAverage
 from protosphere.training.loss_scaling import LossScaler
@@ -76,6 +78,7 @@ class EagerStep:
         config: Settings of the run.
         for_graph: Whether a step must be capturable in a CUDA graph: if the optimizer can be
             captured, learning rates are in tensors.
+        world: The processes that train the objective together.
 
     Attributes:
         captures_optimizer: Whether :meth:`apply_gradients` is capturable too.
@@ -91,8 +94,10 @@ class EagerStep:
         config: TrainConfig,
         *,
         for_graph: bool = False,
+        world: World | None = None,
     ) -> None:
         self.objective, self.loader, self.config = objective, loader, config
+        self.world = World() if world is None else world
         self.device = loader.device
         self.captures_optimizer = for_graph and config.optimizer.is_capturable
         self._channels_last = config.compile and self.device.type == "cuda"
@@ -116,6 +121,8 @@ class EagerStep:
             capturable=self.captures_optimizer,
         )
         self._write_lr()
+        self._parameters = [p for group in self._groups for p in group.parameters]
+        self._average_gradients = GradientAverage(self._parameters, self.world.group)
         self._group_settings = [_settings(group) for group in self.optimizer.param_groups]
         self._scaler = LossScaler(self.device) if config.precision == "fp16" else None
         if self._scaler is not None and self.captures_optimizer:
@@ -155,7 +162,9 @@ class EagerStep:
             step: Number of steps done before over the whole run.
             lr: Learning rate.
         """
-        self._seed(derive_seed("step", self.config.seed, step))
+        # Processes augment other images, with other random numbers.
+        purpose = "step" if self.world.is_first else f"step of process {self.world.rank}"
+        self._seed(derive_seed(purpose, self.config.seed, step))
         if lr != self._last_lr:
             self._last_lr = lr
             self._write_lr()
@@ -181,8 +190,11 @@ class EagerStep:
     def compute_gradients(self, batch: tuple[Tensor, ...]) -> Tensor:
         """Compute the loss and its gradients, unscaled and clipped; a CUDA graph may capture this.
 
+        Gradients are averaged over the processes first, so that all of them clip alike, and an
+        overflow on one of them is one on all.
+
         Args:
-            batch: A batch of :meth:`Loader.batches`.
+            batch: A batch of :meth:`Loader.batches`, or the part of this process.
 
         Returns:
             The loss.
@@ -192,15 +204,15 @@ class EagerStep:
             loss: Tensor = self._whole(*batch)
             self._backward(loss)
         else:
-            pieces = split_batch(batch, self.config.micro_batch_size)
+            pieces = split_batch(batch, self.config.micro_batch_size, sizes=self._part_sizes())
             loss = micro_batch_backward(
                 self.objective.encoder, pieces, self._encode, self._loss, self._backward
             )
-        parameters = [parameter for group in self._groups for parameter in group.parameters]
+        self._average_gradients()
         if self._scaler is not None:
-            self._scaler.unscale([p.grad for p in parameters if p.grad is not None])
+            self._scaler.unscale([p.grad for p in self._parameters if p.grad is not None])
         if self.config.grad_clip is not None:
-            torch.nn.utils.clip_grad_norm_(parameters, self.config.grad_clip)
+            torch.nn.utils.clip_grad_norm_(self._parameters, self.config.grad_clip)
         return loss.detach()
 
     def apply_gradients(self) -> None:
@@ -256,10 +268,9 @@ class EagerStep:
             {"state": state["optimizer"], "param_groups": groups} | extra
         )
         self._write_lr()  # Loading has replaced the tensors by copies.
-        parameters = [p for group in self._groups for p in group.parameters]
         for index, entries in self.optimizer.state_dict()["state"].items():
             for name, value in entries.items():
-                saved, parameter = state["optimizer"][index][name], parameters[index]
+                saved, parameter = state["optimizer"][index][name], self._parameters[index]
                 if not isinstance(value, Tensor) or name == "step":
                     continue
                 # torch has converted it to the type of the parameter.
@@ -271,6 +282,14 @@ class EagerStep:
             self._scaler.load_state_dict(state["loss_scale"])
         if self._ema is not None:
             self._ema.load_state_dict(state["ema"])
+
+    def _part_sizes(self) -> tuple[int, int] | None:
+        """Return the least and the greatest number of samples of a process; None for one."""
+        count = self.world.size
+        if count == 1:
+            return None
+        num_samples = min(self.config.batch_size, len(self.loader))
+        return num_samples // count, -(-num_samples // count)
 
     def _compute_whole(self, *batch: Tensor) -> Tensor:
         return self._compute_loss(*self._compute_features(*batch))

@@ -1,0 +1,161 @@
+"""Training on several processes gives the weights of one; under torchrun it survives a kill."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from protosphere.data.sampling import batch_slices
+from protosphere.recipes.build import load_dataset
+from protosphere.recipes.loading import read_recipe
+from protosphere.recipes.runner import run_recipe
+from protosphere.runs import RunFolder
+from protosphere.runs.checkpoints import load_checkpoint
+from support.group_training import BATCH_SIZE, LOSSES, decide, run_digits, train_five_steps
+from support.processes import Processes, gloo_processes
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with gloo_processes() as running:
+        yield running
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 4])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_weights_after_five_steps_are_those_of_one_process(
+    processes: Processes, loss: str, micro_batch_size: int | None
+) -> None:
+    """With uneven parts: 20 samples on 3 processes are 7, 7 and 6."""
+    expected, losses, _ = train_five_steps(None, loss, None)
+    for size in (1, 2, 3):
+        for weights, got, _ in processes.run(train_five_steps, [(loss, micro_batch_size)] * size):
+            assert got == pytest.approx(losses, rel=1e-6)
+            for name, value in expected.items():
+                torch.testing.assert_close(weights[name], value, rtol=1e-10, atol=1e-10)
+
+
+def test_a_checkpoint_of_three_processes_continues_on_one_and_two(processes: Processes) -> None:
+    expected, *_ = train_five_steps(None, "nonl", None)
+    stopped = processes.run(train_five_steps, [("nonl", None, BATCH_SIZE, None, 2)] * 3)
+    assert [checkpoint.step for *_, checkpoint in stopped] == [2, 2, 2]
+    resume = stopped[0][-1]
+    results = processes.run(train_five_steps, [("nonl", None, BATCH_SIZE, resume)] * 2)
+    results.append(train_five_steps(None, "nonl", None, resume=resume))
+    for weights, losses, _ in results:
+        assert len(losses) == 3
+        for name, value in expected.items():
+            torch.testing.assert_close(weights[name], value, rtol=1e-10, atol=1e-10)
+
+
+def test_a_batch_has_a_sample_for_each_process(processes: Processes) -> None:
+    with pytest.raises(RuntimeError, match="a sample for each of the 3 processes, got 2"):
+        processes.run(train_five_steps, [("ce", None, 2)] * 3)
+
+
+@pytest.mark.parametrize(("failing", "expected"), [([], [None] * 3), ([1, 2], None)])
+def test_processes_fail_together(
+    processes: Processes, failing: list[int], expected: list[None] | None
+) -> None:
+    results = processes.run(decide, [(failing,)] * 3)
+    if expected is None:
+        peer = "PeerError: process 1 of the run has failed"
+        assert [error for error, *_ in results] == [peer, "ValueError: own error of 1", peer]
+    else:
+        assert [error for error, *_ in results] == expected
+    assert all(rest == [{"rank": 0}, bool(failing), [0, 10, 20]] for _, *rest in results)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_the_parts_of_a_batch_are_the_batch_in_its_order(count: int) -> None:
+    samples = torch.arange(50)
+    parts = [batch_slices(50, BATCH_SIZE, first=1, shard=(i, count)) for i in range(count)]
+    (together,) = zip(*parts, strict=True)
+    joined = torch.cat([samples[part] for part in together])
+    assert joined.tolist() == list(range(20, 40))
+    sizes = [len(part) for part in samples[:20].tensor_split(count)]
+    assert [part.stop - part.start for part in together] == sizes
+
+
+SETTINGS = ["schedule.epochs=4", "evaluation.every=4", "checkpoint.every=1"]
+
+
+def _start(folder: Path) -> subprocess.Popen[str]:
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    command = [sys.executable, "-m", *launcher, "-m", "protosphere", "train", "digits-nonl"]
+    command += ["--out", str(folder), "--resume", "--device", "cpu"]
+    for setting in SETTINGS:
+        command += ["--set", setting]
+    return subprocess.Popen(
+        command,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _worker(launcher: int, rank: int) -> int:
+    """The process of a rank that a launcher has started."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            continue
+        if parent != launcher:
+            continue
+        if f"RANK={rank}".encode() in (process / "environ").read_bytes().split(b"\0"):
+            return int(process.name)
+    raise AssertionError(f"{launcher} has no process of rank {rank}")
+
+
+@pytest.mark.whole_program
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks up processes in /proc")
+def test_a_killed_worker_changes_nothing_and_one_process_can_continue(
+    processes: Processes, tmp_path: Path
+) -> None:
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    assert processes.run(run_digits, [(str(undisturbed), SETTINGS)] * 2) == [4, 4]
+    with _start(killed) as process:
+        assert process.stdout is not None
+        lines: list[str] = []
+        watch = threading.Timer(100, process.terminate)
+        watch.start()
+        for line in process.stdout:
+            if line.startswith("epoch 1/4"):  # Its checkpoint has been saved.
+                os.kill(_worker(process.pid, 1), signal.SIGKILL)
+            lines.append(line)
+        process.wait(timeout=120)
+        watch.cancel()
+    output = "".join(lines)
+    assert process.returncode == 0, output
+    assert "Resumed from step" in output
+    # Once before the kill and once after it, both times by the first process alone.
+    assert output.count("on 2 processes (cpu)") == 2
+    assert output.count("Done.") == 1
+    first, second = (load_checkpoint(folder / "checkpoints") for folder in (undisturbed, killed))
+    assert first is not None
+    assert second is not None
+    assert first.step == second.step
+    for name, value in first.weights.items():
+        assert torch.equal(value, second.weights[name]), name
+    for folder in (undisturbed, killed):
+        records = RunFolder(folder).records()
+        assert [r["epoch"] for r in records if r["kind"] == "train"] == [1, 2, 3, 4]
+        assert [r["epoch"] for r in records if r["kind"] == "evaluation"] == [4]
+    shutil.rmtree(max((killed / "checkpoints").iterdir()))
+    recipe = read_recipe("digits-nonl", SETTINGS)
+    (event,) = run_recipe(recipe, killed, load_dataset(recipe), start="resume")
+    assert event.resumed_at == 3 * first.step // 4
+    assert event.progress.step == first.step
+    assert event.metrics is not None
+    assert event.metrics["accuracy"] > 0.85
