@@ -120,6 +120,19 @@ def test_each_view_has_its_own_crop_and_views_follow_each_other(files: ImageFile
     assert clean.shape == (4, 3, 16, 16)
 
 
+def test_a_process_reads_its_part_of_each_batch(files: ImageFiles) -> None:
+    whole = list(folder_loader(files).batches(4, seed=0, epoch=1))
+    parts = [
+        list(folder_loader(files).batches(4, seed=0, epoch=1, shard=(rank, 3))) for rank in range(3)
+    ]
+    assert [len(labels) for (_, labels), *_ in parts] == [2, 1, 1]
+    joined: list[tuple[torch.Tensor, ...]] = [
+        (torch.cat([images for images, _ in step]), torch.cat([labels for _, labels in step]))
+        for step in zip(*parts, strict=True)
+    ]
+    assert_same_batches(whole, joined)
+
+
 def test_seed_and_epoch_determine_the_batches(files: ImageFiles) -> None:
     loader = folder_loader(files)
     reference = list(loader.batches(3, seed=0, epoch=1))

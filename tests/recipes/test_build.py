@@ -349,3 +349,33 @@ def test_optimizers_that_do_not_fit(overrides: list[str], message: str) -> None:
     objective = build.create_objective(recipe, num_classes=CLASSES, in_channels=1)
     with pytest.raises(RecipeError, match=message):
         build.create_train_config(recipe, objective)
+
+
+@pytest.mark.parametrize("backbone", ["small", "resnet10t", "regnetx_002"])
+def test_synchronized_batch_norm_keeps_names_weights_and_outputs(backbone: str) -> None:
+    from protosphere.encoders import Encoder
+    from protosphere.recipes.objectives import _sync_batch_norm
+
+    torch.manual_seed(0)
+    encoder = Encoder(create_backbone(backbone)).eval()
+    images = torch.randn(2, 3, 32, 32)
+    expected, state = encoder(images), dict(encoder.state_dict())
+    converted = _sync_batch_norm(encoder, None)
+    norms = [m for m in converted.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    assert norms
+    assert all(isinstance(norm, torch.nn.SyncBatchNorm) for norm in norms)
+    assert list(converted.state_dict()) == list(state)
+    assert torch.equal(converted(images), expected)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("training.batch_size=3", r"at least the number of processes \(4\), got 3"),
+        ("training.compile=true", "must be auto or false with several processes, got true"),
+    ],
+)
+def test_settings_that_do_not_fit_several_processes_are_refused(setting: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        build.create_train_config(_recipe(setting), world_size=4)

@@ -113,6 +113,14 @@ def test_the_loss_sees_the_whole_batch_once_and_the_encoder_every_piece_twice() 
     assert sizes == {"loss": [32, 32], "encoder": [11, 11, 10, 11, 11, 10] * 2}
 
 
+def test_processes_with_parts_of_other_sizes_have_as_many_pieces() -> None:
+    for size, expected in ((9, [5, 4]), (8, [4, 4])):
+        pieces = split_batch((torch.arange(size),), 5, sizes=(8, 9))
+        assert [len(piece[0]) for piece in pieces] == expected
+    # 5 samples in pieces of 2 would be three of them, one with a single sample.
+    assert len(split_batch((torch.arange(5),), 2, sizes=(4, 5))) == 2
+
+
 def test_the_second_pass_repeats_augmentation_and_dropout() -> None:
     objective, dropout = small_objective(), _Repeats()
     objective.encoder = nn.Sequential(objective.encoder, dropout)

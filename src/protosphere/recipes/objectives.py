@@ -112,7 +112,7 @@ def _create_encoder(
     return encoder
 
 
-def _sync_batch_norm(encoder: Encoder, group: ProcessGroup) -> Encoder:
+def _sync_batch_norm(encoder: Encoder, group: ProcessGroup | None) -> Encoder:
     """Let batch norm use the statistics of all processes; the names of weights stay."""
     # Torch's own function drops the activation of timm's layers of norm and activation.
     from timm.layers.norm_act import (  # noqa: PLC0415  Only for several GPUs.
