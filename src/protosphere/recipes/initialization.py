@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from protosphere.recipes.monitor import load_best_checkpoint
 from protosphere.recipes.schema import RecipeError, recipe_from_yaml
+from protosphere.recipes.schema.sections import CheckpointSettings
 from protosphere.runs import RunFolder, RunFolderError
-from protosphere.runs.checkpoints import Checkpoint
+from protosphere.runs.checkpoints import Checkpoint, has_checkpoint
 from protosphere.runs.metadata import read_class_names
 from protosphere.training import Objective
 
@@ -66,6 +67,21 @@ def initialize_from(
     return Initialization(str(folder.path.resolve()), checkpoint.step, tuple(parts))
 
 
+def check_source(path: Path | str) -> None:
+    """Check that training can start from the weights of a folder, without loading them.
+
+    Args:
+        path: Folder of the earlier run.
+
+    Raises:
+        RunFolderError: The folder is not a run or has no checkpoint.
+    """
+    folder = RunFolder(path)
+    _read_settings(folder)
+    if not has_checkpoint(folder.checkpoints):
+        raise RunFolderError(f"{folder.path} has no checkpoint yet")
+
+
 def write_initialization(folder: RunFolder, initialization: Initialization | None) -> None:
     """Write what a run has taken from an earlier one, or remove the file if that is nothing.
 
@@ -96,12 +112,15 @@ def read_initialization(folder: RunFolder) -> str | None:
         raise RunFolderError(f"{folder.path / _FILE} must name a run, but does not") from None
 
 
-def _read_checkpoint(folder: RunFolder) -> Checkpoint:
+def _read_settings(folder: RunFolder) -> CheckpointSettings:
     try:
-        settings = recipe_from_yaml(folder.recipe.read_text(encoding="utf-8")).checkpoint
+        return recipe_from_yaml(folder.recipe.read_text(encoding="utf-8")).checkpoint
     except (OSError, UnicodeDecodeError, RecipeError):
         raise RunFolderError(f"{folder.path} must be a run folder, but has no recipe") from None
-    checkpoint = load_best_checkpoint(folder, settings)
+
+
+def _read_checkpoint(folder: RunFolder) -> Checkpoint:
+    checkpoint = load_best_checkpoint(folder, _read_settings(folder))
     if checkpoint is None:
         raise RunFolderError(f"{folder.path} has no checkpoint yet")
     return checkpoint

@@ -17,6 +17,7 @@ from protosphere.parallel.launch import PeerError, World
 from protosphere.recipes import build
 from protosphere.recipes.initialization import (
     Initialization,
+    check_source,
     initialize_from,
     read_initialization,
     write_initialization,
@@ -199,6 +200,8 @@ def _make_plan(
         init_from = read_initialization(folder)  # It was killed before its first checkpoint.
     if is_new and init_from is None:
         _check_frozen(recipe)
+    elif is_new and init_from is not None:
+        check_source(init_from)
     # Crops of images in memory are others than those of files, whatever memory there is now.
     in_memory = None if is_new else DataMetadata.read(folder).in_memory
     if in_memory is None:
