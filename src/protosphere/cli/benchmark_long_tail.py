@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protosphere.cli.benchmark_options import BenchmarkOverrides, Out, Recompute, Targets
+from protosphere.cli.benchmark_options import (
+    BenchmarkOverrides,
+    Out,
+    Recompute,
+    RunInfo,
+    Targets,
+    describe_run,
+    open_runs,
+)
 from protosphere.cli.options import AsJson, CheckpointChoice, Device, Download
 
 if TYPE_CHECKING:
@@ -29,10 +37,7 @@ _GROUPS = ("all", "many", "medium", "few")
 class _Measured:
     """The rows of one run, and the paper's accuracy of its head in percent."""
 
-    run: str
-    recipe: str
-    method: str
-    split: str
+    info: RunInfo
     ratio: float | None
     paper: float | None
     rows: tuple["LongTailRow", ...]
@@ -62,13 +67,11 @@ def long_tail(
     training, and with its own logits adjusted by the class frequencies. The test
     accuracy of each class is in RUN/benchmarks/long_tail.json.
     """
-    from protosphere.cli.benchmark_options import open_runs
     from protosphere.cli.errors import report_errors
     from protosphere.cli.progress import progress_bar
     from protosphere.cli.text import to_json
 
     with report_errors():
-        from protosphere.studies.common import method_of, reported_split
         from protosphere.studies.long_tail import check_long_tail, paper_accuracy, run_long_tail
 
         def check(recipe: "Recipe") -> None:
@@ -92,18 +95,12 @@ def long_tail(
                     progress=progress,
                 )
             results.append(
-                _Measured(
-                    str(run.path),
-                    run.recipe.name,
-                    method_of(run),
-                    reported_split(run.recipe),
-                    run.recipe.data.long_tail,
-                    paper_accuracy(run),
-                    rows,
-                )
+                _Measured(describe_run(run), run.recipe.data.long_tail, paper_accuracy(run), rows)
             )
     if as_json:
-        typer.echo(to_json({"runs": [asdict(result) for result in results]}, indent=2))
+        records = [asdict(result) for result in results]
+        runs = [record.pop("info") | record for record in records]
+        typer.echo(to_json({"runs": runs}, indent=2))
     else:
         _print_results(results)
 
@@ -119,7 +116,7 @@ def _print_results(results: Sequence[_Measured]) -> None:
         run_labels,
     )
 
-    labels = run_labels(result.run for result in results)
+    labels = run_labels(result.info.run for result in results)
     lines: list[list[str]] = []
     for result in results:
         rows = {(row.classifier, row.group): row for row in result.rows if row.class_name is None}
@@ -128,8 +125,8 @@ def _print_results(results: Sequence[_Measured]) -> None:
             cells = [rows.get((name, group)) for group in _GROUPS]
             lines.append(
                 [
-                    labels[result.run],
-                    result.method,
+                    labels[result.info.run],
+                    result.info.method,
                     MISSING if result.ratio is None else f"{result.ratio:g}",
                     _LABELS[name],
                     *(percent(None if cell is None else cell.accuracy) for cell in cells),
@@ -150,4 +147,4 @@ def _print_results(results: Sequence[_Measured]) -> None:
         note="many: more than 100 training images, few: fewer than 20; adjusted: by the class "
         "frequencies; a calibrated temperature changes probabilities, not accuracy",
     )
-    print_splits({labels[result.run]: result.split for result in results})
+    print_splits({labels[result.info.run]: result.info.split for result in results})
