@@ -8,7 +8,7 @@ stopped, also within its training.
 
 DATA holds cifar10.npz, cifar100.npz and, for transfer, flowers102.npz and fashion-mnist.npz with
 x_train, y_train, x_test and y_test. ``--collect`` copies the records, without weights, to
-results/benefits.
+results/benefits; runs whose records are there already are not run again.
 """
 
 import argparse
@@ -156,6 +156,24 @@ def jobs() -> list[Job]:
         )
         for method in LONG_TAIL_METHODS
     ]
+    # The recipes have the paper's temperatures, 0.3 for NormFace and 0.2 for NTCE.
+    found += [
+        Job(
+            "long-tail-temperature",
+            f"cifar100-lt-0.01-{method}-t0.1-{seed}",
+            f"cifar100-lt-{method}",
+            "cifar100",
+            ("loss.temperature=0.1", f"seed={seed}", *_schedule(200)),
+            (("long-tail",),),
+        )
+        for seed in (42, 43)
+        for method in ("normface", "ntce")
+    ]
+    # Runs whose features benchmarks/whitening.py classifies; nothing else is measured on them.
+    found += [
+        Job("features", f"features-{method}", f"cifar100-{method}", "cifar100", _schedule(60))
+        for method in ("ce", "scl")
+    ]
     return found
 
 
@@ -207,7 +225,7 @@ def is_trained(folder: Path) -> bool:
 def collect(runs: Path) -> None:
     """Copy the records of completed runs, without weights and features, to the results."""
     for folder in sorted(path.parent for path in runs.glob("*/done")):
-        if not is_trained(folder):
+        if not is_trained(folder) or not (folder / "benchmarks").exists():
             continue
         target = RESULTS / folder.name
         shutil.rmtree(target, ignore_errors=True)
@@ -244,7 +262,12 @@ def main() -> None:
     chosen = [job for job in jobs() if not options.name or options.name in job.name]
     if options.group:
         chosen = [job for group in options.group for job in chosen if job.group == group]
-    chosen = [job for job in chosen if not (options.runs / job.name / "done").exists()]
+    committed = {path.name for path in RESULTS.iterdir()}
+    chosen = [
+        job
+        for job in chosen
+        if job.name not in committed and not (options.runs / job.name / "done").exists()
+    ]
     begun = time.perf_counter()
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(options.workers, mp_context=context, max_tasks_per_child=1)
