@@ -11,51 +11,18 @@ x_train, y_train, x_test and y_test. ``--collect`` copies the records, without w
 results/benefits; runs whose records are there already are not run again.
 """
 
-import argparse
-import contextlib
 import json
-import multiprocessing
-import os
 import shutil
-import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import harness
-from protosphere.cli.app import app
-from protosphere.recipes.schema import recipe_from_yaml
-from protosphere.runs import RunFolder
+from jobs import Job, is_trained, main
 from protosphere.studies.convergence import read_log, run_convergence
 
 RESULTS = harness.RESULTS / "benefits"
 METHODS = ("ce", "ntce", "nonl")
 NOISE_METHODS = ("ce", "normface", "ntce", "nonl")
-# Time to save checkpoints once time is up.
-_GRACE_SECONDS = 20.0
 LONG_TAIL_METHODS = ("ce", "normface", "ntce", "nonl", "etf-dr")
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run and its benchmarks.
-
-    Attributes:
-        group: What the job belongs to; chosen by ``--group``.
-        name: Name of the run folder.
-        recipe: Name of the recipe.
-        data: Name of the data file.
-        overrides: Values of ``--set``.
-        benchmarks: Arguments of ``protosphere benchmark`` before the run; DATA stands for the
-            folder of the data.
-    """
-
-    group: str
-    name: str
-    recipe: str
-    data: str
-    overrides: tuple[str, ...]
-    benchmarks: tuple[tuple[str, ...], ...] = field(default=())
 
 
 def _schedule(epochs: int, *, every: int | None = None) -> tuple[str, ...]:
@@ -177,49 +144,9 @@ def jobs() -> list[Job]:
     return found
 
 
-def run_job(job: Job, data: Path, runs: Path, device: str, extra: tuple[str, ...]) -> str:
-    """Train the recipe of a job and benchmark the run; what they print goes to a log file.
-
-    Args:
-        job: The job.
-        data: Folder of the data.
-        runs: Folder of the runs.
-        device: Device to compute on.
-        extra: Further values of ``--set``.
-
-    Returns:
-        One line that says how the job ended.
-    """
-    started, out = time.perf_counter(), runs / job.name
-    path = f"data.path={data / f'{job.data}.npz'}"
-    settings = ("data.source=arrays", path, *job.overrides, *extra)
-    overrides = [word for setting in settings for word in ("--set", setting)]
-    commands = [["train", job.recipe, "--out", str(out), "--resume", *overrides]]
-    for words in job.benchmarks:
-        places = [word.replace("DATA", str(data)) for word in words]
-        commands.append(["benchmark", *places, str(out)])
-    log = (runs / f"{job.name}.log").open("a")
-    with log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
-        for command in commands:
-            begun = time.perf_counter()
-            try:
-                app([*command, "--device", device], standalone_mode=False)
-            except BaseException as error:  # typer.Exit of a refused command, or any defect
-                log.write(f"{' '.join(command[:3])}: {type(error).__name__}: {error}\n")
-                return f"{job.name}: {command[1]} failed, see {log.name}"
-            log.write(f"{' '.join(command[:2])}: {time.perf_counter() - begun:.1f} s\n")
-            log.flush()
-            if not is_trained(out):
-                return f"{job.name}: stopped with a checkpoint"
-    (out / "done").touch()
-    return f"{job.name}: done in {time.perf_counter() - started:.0f} s"
-
-
-def is_trained(folder: Path) -> bool:
-    """Whether a run has trained all of its epochs and was evaluated after the last one."""
-    last = RunFolder(folder).last_evaluation()
-    epochs = recipe_from_yaml((folder / "recipe.yaml").read_text()).schedule.epochs
-    return last is not None and bool(last["epoch"] == epochs)
+def missing_jobs() -> list[Job]:
+    """Return the jobs whose records are not among the results."""
+    return [job for job in jobs() if not (RESULTS / job.name).exists()]
 
 
 def collect(runs: Path) -> None:
@@ -242,53 +169,5 @@ def collect(runs: Path) -> None:
             run_convergence(read_log(RESULTS / f"cifar100-{method}"), baseline=baseline)
 
 
-def main() -> None:
-    """Run the chosen jobs until all are done or time is up."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path, help="folder of the data")
-    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--group", action="append", help="group of jobs, in order; default: all")
-    parser.add_argument("--name", help="only jobs whose name contains this")
-    parser.add_argument("--workers", type=int, default=6, help="number of jobs at a time")
-    parser.add_argument("--seconds", type=float, help="stop after this time; resume later")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--set", action="append", default=[], help="further overrides")
-    parser.add_argument("--collect", action="store_true", help="only copy the records")
-    options = parser.parse_args()
-    if options.collect:
-        collect(options.runs)
-        return
-    options.runs.mkdir(parents=True, exist_ok=True)
-    chosen = [job for job in jobs() if not options.name or options.name in job.name]
-    if options.group:
-        chosen = [job for group in options.group for job in chosen if job.group == group]
-    committed = {path.name for path in RESULTS.iterdir()}
-    chosen = [
-        job
-        for job in chosen
-        if job.name not in committed and not (options.runs / job.name / "done").exists()
-    ]
-    begun = time.perf_counter()
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(options.workers, mp_context=context, max_tasks_per_child=1)
-    futures = [
-        pool.submit(run_job, job, options.data, options.runs, options.device, tuple(options.set))
-        for job in chosen
-    ]
-    try:
-        for future in as_completed(futures, timeout=options.seconds):
-            print(f"{time.perf_counter() - begun:5.0f} s  {future.result()}", flush=True)
-    except TimeoutError:
-        print("time is up; run again to continue", flush=True)
-        processes = list(pool._processes.values())
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.terminate()  # Training saves a checkpoint and stops.
-        for process in processes:
-            process.join(_GRACE_SECONDS / len(processes))
-            process.kill()
-        os._exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, missing_jobs, collect)

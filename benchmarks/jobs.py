@@ -1,0 +1,143 @@
+"""Jobs of a benchmark: train recipes and benchmark the runs, several at a time, and resume.
+
+A job that was interrupted continues where it stopped, also within its training.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from protosphere.cli.app import app
+from protosphere.recipes.schema import recipe_from_yaml
+from protosphere.runs import RunFolder
+
+# Time to save checkpoints once time is up.
+_GRACE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run and its benchmarks.
+
+    Attributes:
+        group: What the job belongs to; chosen by ``--group``.
+        name: Name of the run folder.
+        recipe: Name of the recipe.
+        data: Name of the data file.
+        overrides: Values of ``--set``.
+        benchmarks: Arguments of ``protosphere benchmark`` before the run; DATA stands for the
+            folder of the data.
+        prepare: Called in the process of the job before it trains; it must be picklable.
+    """
+
+    group: str
+    name: str
+    recipe: str
+    data: str
+    overrides: tuple[str, ...]
+    benchmarks: tuple[tuple[str, ...], ...] = field(default=())
+    prepare: Callable[[], None] | None = None
+
+
+def run_job(job: Job, data: Path, runs: Path, device: str, extra: tuple[str, ...]) -> str:
+    """Train the recipe of a job and benchmark the run; what they print goes to a log file.
+
+    Args:
+        job: The job.
+        data: Folder of the data.
+        runs: Folder of the runs.
+        device: Device to compute on.
+        extra: Further values of ``--set``.
+
+    Returns:
+        One line that says how the job ended.
+    """
+    started, out = time.perf_counter(), runs / job.name
+    path = f"data.path={data / f'{job.data}.npz'}"
+    settings = ("data.source=arrays", path, *job.overrides, *extra)
+    overrides = [word for setting in settings for word in ("--set", setting)]
+    commands = [["train", job.recipe, "--out", str(out), "--resume", *overrides]]
+    for words in job.benchmarks:
+        places = [word.replace("DATA", str(data)) for word in words]
+        commands.append(["benchmark", *places, str(out)])
+    if job.prepare is not None:
+        job.prepare()
+    log = (runs / f"{job.name}.log").open("a")
+    with log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+        for command in commands:
+            begun = time.perf_counter()
+            try:
+                app([*command, "--device", device], standalone_mode=False)
+            except BaseException as error:  # typer.Exit of a refused command, or any defect
+                log.write(f"{' '.join(command[:3])}: {type(error).__name__}: {error}\n")
+                return f"{job.name}: {command[1]} failed, see {log.name}"
+            log.write(f"{' '.join(command[:2])}: {time.perf_counter() - begun:.1f} s\n")
+            log.flush()
+            if not is_trained(out):
+                return f"{job.name}: stopped with a checkpoint"
+    (out / "done").touch()
+    return f"{job.name}: done in {time.perf_counter() - started:.0f} s"
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether a run has trained all of its epochs and was evaluated after the last one."""
+    last = RunFolder(folder).last_evaluation()
+    epochs = recipe_from_yaml((folder / "recipe.yaml").read_text()).schedule.epochs
+    return last is not None and bool(last["epoch"] == epochs)
+
+
+def main(description: str, jobs: Callable[[], list[Job]], collect: Callable[[Path], None]) -> None:
+    """Run the chosen jobs until all are done or time is up; the command line of a benchmark.
+
+    Args:
+        description: What the benchmark does.
+        jobs: Function that returns the jobs, the most important first.
+        collect: Function of the folder of the runs that writes the results.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path, help="folder of the data")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--group", action="append", help="group of jobs, in order; default: all")
+    parser.add_argument("--name", help="only jobs whose name contains this")
+    parser.add_argument("--workers", type=int, default=6, help="number of jobs at a time")
+    parser.add_argument("--seconds", type=float, help="stop after this time; resume later")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--set", action="append", default=[], help="further overrides")
+    parser.add_argument("--collect", action="store_true", help="only write the results")
+    options = parser.parse_args()
+    if options.collect:
+        collect(options.runs)
+        return
+    options.runs.mkdir(parents=True, exist_ok=True)
+    chosen = [job for job in jobs() if not options.name or options.name in job.name]
+    if options.group:
+        chosen = [job for group in options.group for job in chosen if job.group == group]
+    chosen = [job for job in chosen if not (options.runs / job.name / "done").exists()]
+    begun = time.perf_counter()
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(options.workers, mp_context=context, max_tasks_per_child=1)
+    futures = [
+        pool.submit(run_job, job, options.data, options.runs, options.device, tuple(options.set))
+        for job in chosen
+    ]
+    try:
+        for future in as_completed(futures, timeout=options.seconds):
+            print(f"{time.perf_counter() - begun:5.0f} s  {future.result()}", flush=True)
+    except TimeoutError:
+        print("time is up; run again to continue", flush=True)
+        processes = list(pool._processes.values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()  # Training saves a checkpoint and stops.
+        for process in processes:
+            process.join(_GRACE_SECONDS / len(processes))
+            process.kill()
+        os._exit(1)
