@@ -80,13 +80,15 @@ def run_job(job: Job, data: Path, runs: Path, device: str, extra: tuple[str, ...
             log.write(f"{' '.join(command[:2])}: {time.perf_counter() - begun:.1f} s\n")
             log.flush()
             if not is_trained(out):
-                return f"{job.name}: stopped with a checkpoint"
+                return f"{job.name}: not trained to the end, see {log.name}"
     (out / "done").touch()
     return f"{job.name}: done in {time.perf_counter() - started:.0f} s"
 
 
 def is_trained(folder: Path) -> bool:
     """Whether a run has trained all of its epochs and was evaluated after the last one."""
+    if not (folder / "recipe.yaml").exists():
+        return False
     last = RunFolder(folder).last_evaluation()
     epochs = recipe_from_yaml((folder / "recipe.yaml").read_text()).schedule.epochs
     return last is not None and bool(last["epoch"] == epochs)
