@@ -8,6 +8,7 @@ import contextlib
 import multiprocessing
 import os
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ class Job:
         benchmarks: Arguments of ``protosphere benchmark`` before the run; DATA stands for the
             folder of the data.
         prepare: Called in the process of the job before it trains; it must be picklable.
+        finish: Called with the run folder and the device after everything else.
     """
 
     group: str
@@ -43,6 +45,7 @@ class Job:
     overrides: tuple[str, ...]
     benchmarks: tuple[tuple[str, ...], ...] = field(default=())
     prepare: Callable[[], None] | None = None
+    finish: Callable[[Path, str], None] | None = None
 
 
 def run_job(job: Job, data: Path, runs: Path, device: str, extra: tuple[str, ...]) -> str:
@@ -81,6 +84,12 @@ def run_job(job: Job, data: Path, runs: Path, device: str, extra: tuple[str, ...
             log.flush()
             if not is_trained(out):
                 return f"{job.name}: not trained to the end, see {log.name}"
+        if job.finish is not None:
+            try:
+                job.finish(out, device)
+            except Exception:
+                log.write(traceback.format_exc())
+                return f"{job.name}: {job.finish.__name__} failed, see {log.name}"
     (out / "done").touch()
     return f"{job.name}: done in {time.perf_counter() - started:.0f} s"
 
