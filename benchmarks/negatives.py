@@ -162,7 +162,7 @@ def measure_gradients(folder: Path, device: str) -> None:
         recipe, num_classes=len(run.class_names), in_channels=run.channels, device=device
     )
     batches = loader.batches(recipe.training.batch_size, seed=recipe.seed, epoch=EPOCHS)
-    prepared = [loader.prepare(*next(batches)) for _ in range(_NUM_BATCHES)]
+    prepared = [loader.prepare(*batch) for batch in itertools.islice(batches, _NUM_BATCHES)]
     cosines = {
         when: sum(gradient_cosine(objective, *batch) for batch in prepared) / len(prepared)
         for when, objective in (("at_initialization", new), ("after_training", run.objective))
