@@ -38,6 +38,12 @@ class _Ring(NamedTuple):
 
     def start_shift(self, block: Tensor) -> tuple[Tensor, list[Any]]:
         """Start to give a block to the rank before and to get that of the rank behind."""
+        if block.is_cuda and "nccl" not in dist.get_backend(self.group):
+            # Only NCCL sends from the memory of a GPU.
+            copy, requests = self.start_shift(block.cpu())
+            for request in requests:
+                request.wait()
+            return copy.to(block.device), []
         received = torch.empty_like(block)
         size, rank = len(self.sizes), dist.get_rank(self.group)
         before, behind = (

@@ -135,8 +135,8 @@ def launched_by_torchrun() -> bool:
 def open_world(device: str) -> Iterator[tuple[World, str]]:
     """Join the processes that torchrun has started, and leave them in the end.
 
-    The group of the device is NCCL's on GPUs and gloo's otherwise. Without torchrun there is one
-    process, no group, and nothing is exchanged.
+    The group of the device is NCCL's on GPUs and gloo's otherwise. One process exchanges nothing,
+    with torchrun or without it, and needs no group.
 
     Args:
         device: Where to train. ``"cuda"`` becomes the GPU of this process's local rank.
@@ -178,7 +178,8 @@ def open_world(device: str) -> Iterator[tuple[World, str]]:
         if on_gpu:
             control = cast("ProcessGroup", dist.new_group(backend="gloo", timeout=_TIMEOUT))
         local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        yield World(rank, size, local_rank, local_size, group, control), device
+        world = World(rank, size, local_rank, local_size, group, control)
+        yield World() if size == 1 else world, device
         # A process that leaves early closes connections that others may still read from.
         dist.barrier(group=control)
     finally:
