@@ -17,6 +17,7 @@ from protosphere.data.sampling import (
     batch_slices,
     check_sampler,
     epoch_order,
+    evaluation_slices,
     repetitions,
     sample_seed,
 )
@@ -119,16 +120,16 @@ class FolderLoader:
         views = images.transpose(0, 1).flatten(0, 1)
         return self._device_augmentation(views), labels.repeat(num_views)
 
-    def evaluation_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def evaluation_batches(
+        self, batch_size: int, *, shard: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the center of all images in their original order, normalized, with labels."""
         labels = self.split.labels.to(self.device)
-        starts = range(0, len(self), batch_size)
+        parts = evaluation_slices(len(self), batch_size, shard=shard)
         paths = self.split.paths
-        keys: Iterator[list[_Key]] = (
-            [(path, None) for path in paths[start : start + batch_size]] for start in starts
-        )
-        for start, images in zip(starts, self._evaluation.batches(keys), strict=True):
-            yield self._transform.normalize(images.squeeze(1)), labels[start : start + batch_size]
+        keys: Iterator[list[_Key]] = ([(path, None) for path in paths[part]] for part in parts)
+        for part, images in zip(parts, self._evaluation.batches(keys), strict=True):
+            yield self._transform.normalize(images.squeeze(1)), labels[part]
 
 
 class _CroppedImages(Dataset[Tensor | str]):

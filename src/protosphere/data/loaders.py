@@ -16,6 +16,7 @@ from protosphere.data.sampling import (
     check_sampler,
     derive_seed,
     epoch_order,
+    evaluation_slices,
     index_batches,
     num_batches,
 )
@@ -81,8 +82,16 @@ class Loader(Protocol):
         """Return augmented and normalized images with labels for one item of :meth:`batches`."""
         ...
 
-    def evaluation_batches(self, batch_size: int) -> Iterator[Batch]:
-        """Yield all images in their original order, normalized and not augmented, with labels."""
+    def evaluation_batches(
+        self, batch_size: int, *, shard: tuple[int, int] = (0, 1)
+    ) -> Iterator[Batch]:
+        """Yield all images in their original order, normalized and not augmented, with labels.
+
+        Args:
+            batch_size: Number of images in a batch; the last one may have fewer.
+            shard: Which process, and of how many: they take whole batches in turn, as
+                :func:`~protosphere.data.sampling.evaluation_slices` has it.
+        """
         ...
 
 
@@ -155,13 +164,13 @@ class MemoryLoader:
             images = images[..., start : start + side, start : start + side]
         return self.augmentation(images), self.split.labels[index]
 
-    def evaluation_batches(self, batch_size: int) -> Iterator[Batch]:
+    def evaluation_batches(
+        self, batch_size: int, *, shard: tuple[int, int] = (0, 1)
+    ) -> Iterator[Batch]:
         """Yield all images in their original order, normalized and not augmented, with labels."""
         transform = self.augmentation.evaluation_transform(self.split.evaluation_crop)
-        for images, labels in zip(
-            self.split.images.split(batch_size), self.split.labels.split(batch_size), strict=True
-        ):
-            yield transform(images), labels
+        for part in evaluation_slices(len(self), batch_size, shard=shard):
+            yield transform(self.split.images[part]), self.split.labels[part]
 
 
 class FeatureLoader:
@@ -211,6 +220,9 @@ class FeatureLoader:
         (index,) = tensors
         return self.features[index], self.labels[index]
 
-    def evaluation_batches(self, batch_size: int) -> Iterator[Batch]:
+    def evaluation_batches(
+        self, batch_size: int, *, shard: tuple[int, int] = (0, 1)
+    ) -> Iterator[Batch]:
         """Yield all features in their original order with labels."""
-        yield from zip(self.features.split(batch_size), self.labels.split(batch_size), strict=True)
+        for part in evaluation_slices(len(self), batch_size, shard=shard):
+            yield self.features[part], self.labels[part]

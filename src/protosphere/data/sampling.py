@@ -74,6 +74,27 @@ def batch_slices(
     return [slice(start * batch_size + begin, start * batch_size + end) for start in starts]
 
 
+def evaluation_slices(
+    num_samples: int, batch_size: int, *, shard: tuple[int, int] = (0, 1)
+) -> list[slice]:
+    """Return where the evaluation batches of one process are in the order of the images.
+
+    Processes take whole batches in turn, so that every image is in the batch that it is in with one
+    process. Processes beyond the number of batches have none.
+
+    Args:
+        num_samples: Number of samples in the dataset.
+        batch_size: Number of samples in a batch; the last one may have fewer.
+        shard: Which process, and of how many.
+
+    >>> evaluation_slices(10, 4, shard=(0, 2))
+    [slice(0, 4, None), slice(8, 10, None)]
+    """
+    index, count = shard
+    starts = range(index * batch_size, num_samples, count * batch_size)
+    return [slice(start, min(start + batch_size, num_samples)) for start in starts]
+
+
 def num_batches(num_samples: int, batch_size: int) -> int:
     """Return the number of full batches; fewer samples than ``batch_size`` make one batch.
 

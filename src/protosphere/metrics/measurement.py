@@ -16,7 +16,7 @@ from protosphere.metrics.centered import list_indices
 from protosphere.metrics.compute import MetricInputs, compute_metrics
 from protosphere.metrics.definition import Sign
 from protosphere.metrics.sample_source import Progress, ProgressCounter, SampleSource
-from protosphere.metrics.two_pass import first_pass, second_pass
+from protosphere.metrics.two_pass import first_pass, second_pass, with_second_pass
 
 Features = Float[Tensor, "samples dim"] | np.ndarray | Sequence[Sequence[float]]
 Labels = Integer[Tensor, "samples"] | np.ndarray | Sequence[int]
@@ -185,7 +185,7 @@ def measure_detailed(
     )
     inputs = MetricInputs(statistics, weights, offsets, space, class_spectra)
     if two_passes:
-        inputs = second_pass(source, targets, inputs, counter)
+        inputs = with_second_pass(inputs, second_pass(source, targets, inputs, counter))
     results = compute_metrics(inputs, names)
     return Measurement(
         values={name: float(value) for name, value in results.values.items()},

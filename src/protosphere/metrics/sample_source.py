@@ -30,11 +30,13 @@ class SampleSource:
         features: One sample per row, in memory or memory-mapped.
         device: Device to compute on.
         space: ``"sphere"`` normalizes rows; ``"raw"`` uses them unchanged.
+        positions: Number of each row in error messages; its index if not given.
     """
 
     features: np.ndarray | Tensor
     device: torch.device
     space: Space
+    positions: np.ndarray | None = None
 
     def block_rows(self, width: int) -> int:
         """Return the number of rows of this width to process at a time."""
@@ -75,14 +77,15 @@ class SampleSource:
 
     def describe_non_finite(self, index: np.ndarray) -> str:
         """Return an error message about the first of these rows that is not finite."""
+        numbers = index if self.positions is None else self.positions[index]
         for start in range(0, len(index), _CHECKED_ROWS):
             rows, _ = replace(self, space="raw").read(index[start : start + _CHECKED_ROWS])
             bad = torch.nonzero(~torch.isfinite(torch.as_tensor(rows)).all(1)).flatten()
             if len(bad):
-                sample = index[start + int(bad[0])]
+                sample = numbers[start + int(bad[0])]
                 return f"features must be finite, got NaN or infinity in sample {sample}"
         return (
-            f"features must have finite norms, but those of sample {index[0]} "
+            f"features must have finite norms, but those of sample {numbers[0]} "
             "or others of its class overflow"
         )
 

@@ -123,10 +123,23 @@ def first_pass(
     return FirstPass(statistics, class_spectra, lowest)
 
 
+class SecondPass(NamedTuple):
+    """Sums over samples; those of several processes add.
+
+    Attributes:
+        scatter: Pooled within-class scatter, d × d, or its projection to the centered class means,
+            K × K, whichever is smaller.
+        num_agreed: Number of samples on which the head and the nearest class mean agree.
+    """
+
+    scatter: Tensor
+    num_agreed: int
+
+
 def second_pass(
     source: SampleSource, labels: np.ndarray, inputs: MetricInputs, counter: ProgressCounter
-) -> MetricInputs:
-    """Compute the scatter projected to the class means, and the nearest-mean agreement.
+) -> SecondPass | None:
+    """Sum the scatter projected to the class means, and the nearest-mean agreement.
 
     Args:
         source: Samples to read.
@@ -135,13 +148,13 @@ def second_pass(
         counter: Progress counter.
 
     Returns:
-        The inputs with ``projected_scatter`` and, given prototypes, ``agreement``.
+        The sums, for :func:`with_second_pass`; None if the class means are undefined.
     """
     try:
         means = inputs.means
         weights = None if inputs.prototypes is None else inputs.weights.vectors
     except UndefinedMetricError:
-        return inputs
+        return None
     num_classes, dim = means.vectors.shape
     step = source.block_rows(max(dim, 2 * num_classes))
 
@@ -182,20 +195,32 @@ def second_pass(
         projections -= gram[block_labels]
         return projections.T @ projections, num_agreed, len(block_labels)
 
-    total: Array = 0.0
+    size = min(dim, num_classes)
+    total: Array = as_array(means.vectors.new_zeros(size, size))
     num_agreed = 0
     with _map(source, process, range(0, len(labels), step)) as results:
         for block_scatter, block_agreed, num_samples in results:
             total = total + block_scatter
             num_agreed += block_agreed
             counter.add(num_samples)
-    scatter = torch.as_tensor(total)
+    return SecondPass(torch.as_tensor(total), num_agreed)
+
+
+def with_second_pass(inputs: MetricInputs, sums: SecondPass | None) -> MetricInputs:
+    """Return the inputs with ``projected_scatter`` and, given prototypes, ``agreement``.
+
+    Args:
+        inputs: Metric inputs with the statistics of the first pass.
+        sums: Sums over all samples; None leaves the inputs as they are.
+    """
+    if sums is None:
+        return inputs
+    means, num_samples = inputs.means.centered, int(inputs.statistics.counts.sum())
+    is_projected = inputs.statistics.dim >= inputs.statistics.num_classes
     return replace(
         inputs,
-        projected_scatter=means.centered @ scatter @ means.centered.T
-        if dim < num_classes
-        else scatter,
-        agreement=None if constants is None else num_agreed / len(labels),
+        projected_scatter=sums.scatter if is_projected else means @ sums.scatter @ means.T,
+        agreement=None if inputs.prototypes is None else sums.num_agreed / num_samples,
     )
 
 
