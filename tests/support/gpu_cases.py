@@ -134,6 +134,8 @@ def run_digits(
     world: World, device: str, use_group: bool, folder: str, settings: list[str]
 ) -> dict[str, Tensor]:
     """Run a recipe, and return its weights and their averages."""
+    from torch._inductor import config as inductor
+
     from protosphere.recipes.build import load_dataset
     from protosphere.recipes.loading import read_recipe
     from protosphere.recipes.runner import run_recipe
@@ -142,7 +144,7 @@ def run_digits(
 
     recipe = read_recipe("digits-nonl", settings)
     # Compiled code then draws random numbers as torch does.
-    with torch._inductor.config.patch(fallback_random=True):
+    with inductor.patch(fallback_random=True):
         events = run_recipe(
             recipe,
             folder,
