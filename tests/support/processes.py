@@ -30,15 +30,23 @@ class Processes:
         members = self._connections[: len(arguments)]
         for connection, values in zip(members, arguments, strict=True):
             connection.send((function, len(arguments), values))
-        results = []
-        for connection in members:
-            if not connection.poll(_TIMEOUT.total_seconds() + 30):
-                raise TimeoutError("a process has not answered")
-            results.append(connection.recv())
+        # A collective that has failed on one rank may answer late or never on the others.
+        results = [_receive(rank, connection) for rank, connection in enumerate(members)]
         errors = [text for failed, text in results if failed]
         if errors:
             raise RuntimeError("\n".join(errors))
         return [value for _, value in results]
+
+
+def _receive(rank: int, connection: Connection) -> tuple[bool, Any]:
+    """Whether the function has failed on a rank, and the traceback or its result."""
+    if not connection.poll(_TIMEOUT.total_seconds() + 30):
+        raise TimeoutError(f"the process of rank {rank} has not answered")
+    try:
+        answer: tuple[bool, Any] = connection.recv()
+    except EOFError:
+        return True, f"rank {rank}:\nthe process has ended"
+    return answer
 
 
 def _serve(rank: int, store: str, connection: Connection) -> None:
@@ -64,7 +72,7 @@ def gloo_processes() -> Iterator[Processes]:
     """Start the processes and end them on exit."""
     # One server imports what takes long, and the processes are copies of it.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.fx.experimental.symbolic_shapes", "support.group_cases"])
+    context.set_forkserver_preload(["torch._dynamo", "support.group_cases"])
     pairs = [context.Pipe() for _ in range(NUM_PROCESSES)]
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
@@ -74,6 +82,8 @@ def gloo_processes() -> Iterator[Processes]:
         ]
         for process in processes:
             process.start()
+        for _, child in pairs:
+            child.close()  # So that the end of a process is the end of its connection.
         try:
             yield Processes([parent for parent, _ in pairs])
             for parent, _ in pairs:
