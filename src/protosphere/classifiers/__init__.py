@@ -10,6 +10,7 @@ from protosphere.classifiers.linear import LinearClassifier
 from protosphere.classifiers.mean import MeanClassifier
 from protosphere.classifiers.protocol import FittedHead, Head
 from protosphere.classifiers.scores import rejection_score
+from protosphere.classifiers.sharded import ShardedCosineClassifier
 from protosphere.classifiers.whitening import (
     WhitenedClassMeans,
     Whitening,
@@ -29,6 +30,7 @@ __all__ = [
     "LinearClassifier",
     "MeanClassifier",
     "PrototypeClassifier",
+    "ShardedCosineClassifier",
     "WhitenedClassMeans",
     "Whitening",
     "class_means",

@@ -28,6 +28,22 @@ def check_temperature(temperature: float, *, name: str = "temperature") -> None:
         raise ValueError(f"{name} must be a positive number, got {temperature!r}")
 
 
+def check_learned_temperature(
+    temperature: float, learn_temperature: bool, min_temperature: float | None
+) -> None:
+    """Raise ValueError unless a temperature that may be learned fits its lower bound."""
+    check_temperature(temperature)
+    if min_temperature is not None:
+        check_temperature(min_temperature, name="min_temperature")
+        if not learn_temperature:
+            raise ValueError("min_temperature has no effect without learn_temperature=True")
+        if temperature < min_temperature:
+            raise ValueError(
+                f"temperature must be at least min_temperature ({min_temperature}), "
+                f"got {temperature}"
+            )
+
+
 def nonfinite_error(row: int) -> ValueError:
     """Return the error for features with NaN, infinity or a norm that overflows."""
     return ValueError(

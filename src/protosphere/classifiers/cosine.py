@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from protosphere.classifiers.checks import check_head_size, check_temperature
+from protosphere.classifiers.checks import check_head_size, check_learned_temperature
 from protosphere.classifiers.scores import cosine_logits
 
 
@@ -51,16 +51,7 @@ class CosineClassifier(nn.Module):
     ) -> None:
         super().__init__()
         check_head_size(dim, num_classes)
-        check_temperature(temperature)
-        if min_temperature is not None:
-            check_temperature(min_temperature, name="min_temperature")
-            if not learn_temperature:
-                raise ValueError("min_temperature has no effect without learn_temperature=True")
-            if temperature < min_temperature:
-                raise ValueError(
-                    f"temperature must be at least min_temperature ({min_temperature}), "
-                    f"got {temperature}"
-                )
+        check_learned_temperature(temperature, learn_temperature, min_temperature)
         self.min_temperature = min_temperature
         self.prototypes = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.kaiming_uniform_(self.prototypes, a=math.sqrt(5))

@@ -1,4 +1,4 @@
-"""What NTCE and NONL share on features and on logits: sums, options and reduction."""
+"""What losses share on features, logits and sharded prototypes: sums, options and reduction."""
 
 from typing import Literal
 
@@ -32,6 +32,22 @@ def check_negatives_of_soft_labels(negatives: Negatives) -> None:
         raise ValueError(
             f'negatives must be "samples" with soft labels or label smoothing, got "{negatives}"'
         )
+
+
+def cross_entropy(
+    others: Float[Tensor, "samples"], positive_logits: Float[Tensor, "samples"]
+) -> Float[Tensor, "samples"]:
+    """Return log(e^positive + e^others) − positive as a softplus.
+
+    The positive is not part of the other sum on purpose: near collapse log-sum-exp minus positive
+    is a difference of equal numbers, and its gradient 1 − p has no digits left in float32.
+
+    Args:
+        others: Log-sum-exp of the logits of the other classes.
+        positive_logits: Logit of the sample's own class.
+    """
+    # Not F.softplus, which is x beyond 20 and so off by 2e-9 there.
+    return torch.logaddexp(others - positive_logits, others.new_zeros(()))
 
 
 def add_in_logs(

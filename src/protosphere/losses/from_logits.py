@@ -13,6 +13,7 @@ from protosphere.losses.contrast import (
     check_negatives_of_soft_labels,
     contrast_over_group,
     contrast_with_all,
+    cross_entropy,
     reduce_contrast,
 )
 from protosphere.losses.large_logits import LargeLogitWarning
@@ -26,7 +27,6 @@ from protosphere.losses.soft_targets import (
     kept_samples,
     read_labels,
 )
-from protosphere.losses.softmax import cross_entropy
 from protosphere.losses.targets import (
     CompactLabels,
     Targets,

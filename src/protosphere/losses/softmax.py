@@ -1,12 +1,12 @@
 """Sample against prototypes: cross-entropy on raw features, and NormFace on the sphere."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from protosphere.geometry.sphere import compute_dtype, squared_chords
 from protosphere.kernels.dispatch import Form, masked_logsumexp
 from protosphere.kernels.problem import read_temperature
+from protosphere.losses.contrast import cross_entropy
 from protosphere.losses.margins import (
     MarginKind,
     check_margin,
@@ -21,6 +21,7 @@ from protosphere.losses.module import (
     linear_head_parameters,
 )
 from protosphere.losses.reduction import Reduction, reduce_loss
+from protosphere.losses.sharded import class_shards, sharded_normface_loss
 from protosphere.losses.soft_losses import LogitsOfFeatures, soft_cross_entropy
 from protosphere.losses.soft_targets import Labels, SoftTargets, read_labels
 from protosphere.losses.targets import (
@@ -80,6 +81,7 @@ def cross_entropy_loss(
         ValueError: Shapes that do not fit, labels out of range, bad class weights, or an option out
             of its range.
 
+    >>> import torch
     >>> cross_entropy_loss(torch.eye(3), torch.eye(3), torch.arange(3))
     tensor(0.5514)
     >>> cross_entropy_loss(torch.eye(3), torch.eye(3), torch.arange(3), label_smoothing=0.1)
@@ -186,6 +188,7 @@ def normface_loss(
         ValueError: Shapes that do not fit, labels out of range, bad class weights, or an option out
             of its range.
 
+    >>> import torch
     >>> normface_loss(torch.eye(3), torch.eye(3), torch.arange(3), temperature=0.2)
     tensor(0.0134)
 
@@ -256,6 +259,7 @@ class CrossEntropyLoss(LossModule):
     Raises:
         ValueError: An option out of its range or bad class weights.
 
+    >>> import torch
     >>> loss = CrossEntropyLoss(label_smoothing=0.1)
     >>> loss(torch.randn(8, 16), nn.Linear(16, 3), torch.arange(8) % 3).shape
     torch.Size([])
@@ -293,7 +297,8 @@ class NormFaceLoss(LossModule):
 
     ℓ_i = log Σ_c exp(S_ic) − S_{i y_i}, with S_ic = cos(z_i, w_c)/τ; called as
     ``loss(features, head, labels)`` with a :class:`~protosphere.classifiers.CosineClassifier` that
-    has the prototypes w and the temperature τ.
+    has the prototypes w and the temperature τ, or of many classes with a
+    :class:`~protosphere.classifiers.ShardedCosineClassifier`.
 
     Args:
         margin: Margin m, from 0 to 2 for cosines and from 0 to π for angles.
@@ -344,23 +349,12 @@ class NormFaceLoss(LossModule):
     def forward(self, features: Tensor, head: CosineHead, labels: Labels) -> Tensor:
         """Compute :func:`normface_loss` with the prototypes and the temperature of the head."""
         prototypes, temperature = cosine_head_parameters(head, self)
+        shards = class_shards(head)
+        if shards is not None:
+            return sharded_normface_loss(
+                features, prototypes, labels, shards=shards, temperature=temperature, **self.options
+            )
         return normface_loss(features, prototypes, labels, temperature=temperature, **self.options)
-
-
-def cross_entropy(
-    others: Float[Tensor, "samples"], positive_logits: Float[Tensor, "samples"]
-) -> Float[Tensor, "samples"]:
-    """Return log(e^positive + e^others) − positive as a softplus.
-
-    The positive is not part of the other sum on purpose: near collapse log-sum-exp minus positive
-    is a difference of equal numbers, and its gradient 1 − p has no digits left in float32.
-
-    Args:
-        others: Log-sum-exp of the logits of the other classes.
-        positive_logits: Logit of the sample's own class.
-    """
-    # Not F.softplus, which is x beyond 20 and so off by 2e-9 there.
-    return torch.logaddexp(others - positive_logits, others.new_zeros(()))
 
 
 def _add_adjustment(

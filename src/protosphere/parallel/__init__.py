@@ -7,6 +7,7 @@ from protosphere.parallel.collectives import (
     sum_over,
     with_gradient_of_sum,
 )
+from protosphere.parallel.shards import Shards, find_shards
 from protosphere.parallel.world import (
     ProcessGroup,
     check_group,
@@ -17,7 +18,9 @@ from protosphere.parallel.world import (
 
 __all__ = [
     "ProcessGroup",
+    "Shards",
     "check_group",
+    "find_shards",
     "gather_numbers",
     "gather_rows",
     "logsumexp_over",
