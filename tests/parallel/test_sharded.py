@@ -161,7 +161,7 @@ def test_a_head_is_that_of_one_process(
     ],
 )
 def test_refusals(options: dict[str, Any], message: str) -> None:
-    arguments = {
+    arguments: dict[str, Any] = {
         "features": torch.eye(3),
         "prototypes": torch.eye(3)[:2],
         "labels": torch.arange(3),

@@ -104,7 +104,7 @@ def sharded_normface_loss(
         squares = squared_chords(batch.features, batch.own_prototypes())
         positive_logits = with_angle_margin(positive_logits, squares, margin, temperature)
     if offsets is not None and len(offsets):
-        positive_logits = positive_logits + offsets[batch.index]
+        positive_logits = positive_logits + offsets[batch.own_index]
     values = cross_entropy(rows.values, positive_logits)
     result = reduce_loss(values, batch.targets, reduction=reduction, group=shards.group)
     return batch.own_samples(result) if reduction == "none" else result
@@ -190,7 +190,7 @@ class _GatheredBatch(NamedTuple):
         features: Features of all ranks, 0 for ignored samples.
         prototypes: Prototypes of this rank, with a gradient that is not to be averaged.
         targets: Labels of all ranks; only the samples of the classes of this rank are kept.
-        index: Index of the prototype of each sample on this rank, 0 where another rank has it.
+        own_index: Index of the prototype of each sample on this rank, 0 where another rank has it.
         key_log_weights: −∞ for ignored samples, otherwise 0.
         sizes: Number of samples of each rank.
         shards: How the classes are divided.
@@ -199,7 +199,7 @@ class _GatheredBatch(NamedTuple):
     features: Float[Tensor, "all_samples dim"]
     prototypes: Float[Tensor, "own_classes dim"]
     targets: Targets
-    index: Int[Tensor, "all_samples"]
+    own_index: Int[Tensor, "all_samples"]
     key_log_weights: Float[Tensor, "all_samples"]
     sizes: list[int]
     shards: Shards
@@ -217,11 +217,11 @@ class _GatheredBatch(NamedTuple):
     def own_samples(self, values: Float[Tensor, "all_samples"]) -> Float[Tensor, "samples"]:
         """Return the values of the samples of this rank, each of which some rank has, or 0."""
         total = sum_over(values.roll(self._start), self.shards.group)
-        return total.split(self.sizes)[self.shards.rank]
+        return total[self._start : self._start + self.sizes[self.shards.rank]]
 
     def own_prototypes(self) -> Float[Tensor, "all_samples dim"]:
         """Return the prototype of each sample; another one where this rank does not have it."""
-        return self._padded_if_empty().index_select(0, self.index)
+        return self._padded_if_empty().index_select(0, self.own_index)
 
     def columns(
         self, positive_logits_from: PositiveLogitsFrom, temperature: Temperature, form: Form
@@ -231,12 +231,12 @@ class _GatheredBatch(NamedTuple):
         One more label stands for the samples of the classes of other ranks.
         """
         num_classes = len(self.prototypes)
-        if num_classes < len(self.index):
-            inverse = torch.where(self.is_own, self.index, num_classes)
+        if num_classes < len(self.own_index):
+            inverse = torch.where(self.is_own, self.own_index, num_classes)
             compact = CompactLabels(inverse, None, num_classes + 1)
             anchors = _padded(self.prototypes)
         else:
-            compact = compact_labels(self.index, self.is_own, None)
+            compact = compact_labels(self.own_index, self.is_own, None)
             anchors = compact.select(self.prototypes)
         result = masked_logsumexp(
             anchors,
@@ -262,7 +262,7 @@ class _GatheredBatch(NamedTuple):
             temperature=temperature,
             positives="key_of_anchor",
             exclude="positives",
-            positive_index=self.index,
+            positive_index=self.own_index,
             key_log_weights=offsets if has_classes else None,
             form=form,
         )
@@ -317,6 +317,7 @@ def _gather(
     )
     # In the backward pass, gradients of all ranks are added in at least float32.
     own_features = targets.mask_rows(features.to(compute_dtype(features)))
+    assert shards.group is not None  # Several ranks have one.
     sizes = row_counts(len(features), shards.group, device=features.device)
     everyone = gather_rows(own_features, shards.group, sizes=sizes, dtype=features.dtype)
     classes = gather_rows(targets.labels.masked_fill(~targets.kept, -1), shards.group, sizes=sizes)
