@@ -10,6 +10,7 @@ from protosphere.losses.from_logits import (
     ntce_from_logits,
 )
 from protosphere.losses.prototype_contrast import NONLLoss, NTCELoss, nonl_loss, ntce_loss
+from protosphere.losses.queue import FeatureQueue, QueuedFeatures
 from protosphere.losses.sample_contrast import PrototypeLoss, SCLLoss, prototype_loss, scl_loss
 from protosphere.losses.softmax import (
     CrossEntropyLoss,
@@ -22,6 +23,7 @@ from protosphere.losses.targets import MixedLabels
 __all__ = [
     "CrossEntropyLoss",
     "DotRegressionLoss",
+    "FeatureQueue",
     "MixedLabels",
     "NONLFromLogits",
     "NONLLoss",
@@ -30,6 +32,7 @@ __all__ = [
     "NormFaceFromLogits",
     "NormFaceLoss",
     "PrototypeLoss",
+    "QueuedFeatures",
     "SCLLoss",
     "cross_entropy_loss",
     "dot_regression_loss",

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from protosphere.kernels.dispatch import Form
 from protosphere.kernels.problem import check_choices
+from protosphere.losses.queue import FeatureQueue, QueuedFeatures, check_options_with_queue
 from protosphere.losses.reduction import Reduction
-from protosphere.losses.soft_targets import check_label_smoothing
+from protosphere.losses.soft_targets import Labels, check_label_smoothing
 from protosphere.losses.targets import (
     Temperature,
     check_class_weights,
@@ -64,26 +65,38 @@ class LossModule(nn.Module):
     """Base class of the losses as modules: it checks and holds their options.
 
     A loss has no parameters. Class weights and logit adjustment move with the module to another
-    device or dtype but are not part of its state dict.
+    device or dtype but are not part of its state dict. A queue is a child module with a state.
 
     Args:
         class_weights: Weight of each class, or None.
+        queue: Queue of recent features, for losses that have one.
         **options: The other keyword arguments of the loss function.
 
     Raises:
         ValueError: An unknown reduction or form, bad class weights, label smoothing or logit
-            adjustment, or a group that this process does not belong to.
+            adjustment, a queue that does not go with the options, or a group that this process does
+            not belong to.
     """
 
     class_weights: Tensor | None
     logit_adjustment: Tensor | None
 
-    def __init__(self, *, class_weights: Tensor | None, **options: Any) -> None:
+    def __init__(
+        self, *, class_weights: Tensor | None, queue: FeatureQueue | None = None, **options: Any
+    ) -> None:
         super().__init__()
         check_choices(
             reduction=(options["reduction"], Reduction), form=(options.get("form", "auto"), Form)
         )
         check_label_smoothing(options.get("label_smoothing", 0.0))
+        if not isinstance(queue, FeatureQueue | None):
+            raise ValueError(f"queue must be None or a FeatureQueue, got {type(queue).__name__}")
+        check_options_with_queue(
+            queue,
+            soft_labels=bool(options.get("label_smoothing")),
+            negatives=options.get("negatives", "samples"),
+        )
+        self.queue = queue
         self._reference = _GroupReference(options.pop("group", None))
         check_group(self.group)
         if self.group is None:
@@ -125,6 +138,28 @@ class LossModule(nn.Module):
         """The keyword arguments for the loss function."""
         per_class = {name: getattr(self, name) for name in self._per_class}
         return {**self._options, **per_class, "group": self.group}
+
+    @property
+    def queue_group(self) -> ProcessGroup | None:
+        """Process group over whose ranks the queue is divided; None if each has the whole queue."""
+        return self.group
+
+    def read_queue(self) -> QueuedFeatures | None:
+        """Return the queue for the loss of a batch; None without one, or in evaluation mode."""
+        return None if self.queue is None or not self.training else self.queue.read()
+
+    def add_to_queue(self, features: Tensor, labels: Labels) -> None:
+        """Add a batch to the queue, if there is one, in training mode.
+
+        Args:
+            features: Features of the batch of this process.
+            labels: Class index of each sample.
+        """
+        if self.queue is None or not self.training:
+            return
+        assert isinstance(labels, Tensor)  # The loss of other labels has been refused.
+        group = self.group if self.queue_group is None else None
+        self.queue.add(features, labels, ignore_index=self._options["ignore_index"], group=group)
 
     def extra_repr(self) -> str:
         """Describe the options."""

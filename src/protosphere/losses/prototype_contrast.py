@@ -3,8 +3,9 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from protosphere.kernels.dispatch import Form, MaskedLogSumExp, masked_logsumexp
-from protosphere.kernels.problem import PositiveLogitsFrom, read_temperature
+from protosphere.kernels.dispatch import Form
+from protosphere.kernels.problem import read_temperature
+from protosphere.losses.columns import add_queue, column_sums, compact_logits, row_sums
 from protosphere.losses.contrast import (
     Negatives,
     add_in_logs,
@@ -15,16 +16,16 @@ from protosphere.losses.contrast import (
     reduce_contrast,
 )
 from protosphere.losses.module import CosineHead, LossModule, cosine_head_parameters
-from protosphere.losses.reduction import Reduction, reduce_loss
-from protosphere.losses.soft_losses import LogitsOfFeatures, soft_nonl, soft_ntce
-from protosphere.losses.soft_targets import Labels, SoftNegatives, SoftTargets, read_labels
-from protosphere.losses.targets import (
-    CompactLabels,
-    Targets,
-    Temperature,
-    check_prototypes,
-    loss_dtype,
+from protosphere.losses.queue import (
+    FeatureQueue,
+    QueuedFeatures,
+    check_options_with_queue,
+    check_queue,
 )
+from protosphere.losses.reduction import Reduction, reduce_loss
+from protosphere.losses.soft_losses import soft_nonl, soft_ntce
+from protosphere.losses.soft_targets import Labels, SoftNegatives, SoftTargets, read_labels
+from protosphere.losses.targets import Temperature, check_prototypes, loss_dtype
 from protosphere.parallel import ProcessGroup, logsumexp_over
 
 
@@ -39,6 +40,7 @@ def ntce_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
     form: Form = "auto",
+    queue: QueuedFeatures | None = None,
     group: ProcessGroup | None = None,
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """NTCE: the prototype of the sample's class against all samples of the batch.
@@ -47,6 +49,7 @@ def ntce_loss(
     probabilities q Σ_c q_ic (log Σ_j exp(S_jc) − S_ic).
 
     The sum runs down a column of S and depends on the class only: the cost is O(M · min(M, K) · d).
+    With a queue it runs over the entries of the queue too, those of the class included.
 
     Args:
         features: Features z; the loss normalizes them.
@@ -61,6 +64,8 @@ def ntce_loss(
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
+        queue: Features of earlier steps that are further keys, as :meth:`FeatureQueue.read` returns
+            them; with a group each rank has others. Not with soft labels.
         group: Process group whose ranks hold the batch together and all call the loss; None for a
             batch of this process alone.
 
@@ -88,16 +93,28 @@ def ntce_loss(
         label_smoothing=label_smoothing,
         dtype=loss_dtype(features, prototypes, temperature),
     )
+    check_queue(queue, features, num_classes=len(prototypes))
+    check_options_with_queue(queue, soft_labels=isinstance(targets, SoftTargets))
     if isinstance(targets, SoftTargets):
-        logits = _compact_logits(features, prototypes, targets, temperature, form, group)
+        logits = compact_logits(features, prototypes, targets, temperature, form, group)
         return soft_ntce(logits, reduction, group)
     compact = targets.compact(group)
-    columns = _columns(features, prototypes, targets, compact, "chords", temperature, form)
+    columns = column_sums(features, prototypes, targets, compact, "chords", temperature, form)
+    log_sums = add_queue(
+        columns.values,
+        queue,
+        prototypes,
+        targets,
+        compact,
+        exclude="none",
+        temperature=temperature,
+        form=form,
+    )
     if group is None:
-        negatives = columns.values.index_select(0, compact.inverse)
+        negatives = log_sums.index_select(0, compact.inverse)
         values = contrast_with_all(negatives, columns.positive_logits, targets, compact)
     else:
-        values = contrast_over_group(*columns, targets, compact, group)
+        values = contrast_over_group(log_sums, columns.positive_logits, targets, compact, group)
     return reduce_loss(values, targets, reduction=reduction, group=group)
 
 
@@ -115,6 +132,7 @@ def nonl_loss(
     ignore_index: int = -100,
     reduction: Reduction = "mean",
     form: Form = "auto",
+    queue: QueuedFeatures | None = None,
     group: ProcessGroup | None = None,
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """NONL: the prototype of the sample's class against the samples of other classes only.
@@ -124,7 +142,8 @@ def nonl_loss(
     Attraction and repulsion have no common normalization. The value is often negative; it is at
     least log(number of negatives) − 2/τ. Two variants have other negatives:
     ``negatives="prototypes"`` sums over the row, Σ_{c ≠ y_i} exp(S_ic) (NormFace, decoupled), and
-    ``"both"`` over the row and the column.
+    ``"both"`` over the row and the column. With a queue the column also has its entries of other
+    classes.
 
     For class probabilities q the value is Σ_c q_ic (log Σ_j v_jc exp(S_jc) − S_ic) with
     v_jc = 1 − q_jc / max_c' q_jc: a sample is no negative of its most probable class and a full
@@ -149,6 +168,8 @@ def nonl_loss(
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
+        queue: Features of earlier steps that are further keys, as :meth:`FeatureQueue.read` returns
+            them; with a group each rank has others. Not with soft labels.
         group: Process group whose ranks hold the batch together and all call the loss; None for a
             batch of this process alone.
 
@@ -180,19 +201,32 @@ def nonl_loss(
         label_smoothing=label_smoothing,
         dtype=loss_dtype(features, prototypes, temperature),
     )
+    check_queue(queue, features, num_classes=len(prototypes))
+    soft_labels = isinstance(targets, SoftTargets)
+    check_options_with_queue(queue, soft_labels=soft_labels, negatives=negatives)
     if isinstance(targets, SoftTargets):
         check_negatives_of_soft_labels(negatives)
-        logits = _compact_logits(features, prototypes, targets, temperature, form, group)
+        logits = compact_logits(features, prototypes, targets, temperature, form, group)
         return soft_nonl(logits, soft_negatives, reduction, group)
     if negatives == "prototypes":
-        result = _rows(features, prototypes, targets, temperature, form)
+        result = row_sums(features, prototypes, targets, temperature, form)
         log_sums = result.values
     else:
         compact = targets.compact(group)
-        result = _columns(features, prototypes, targets, compact, "matrix", temperature, form)
-        log_sums = logsumexp_over(result.values, group).index_select(0, compact.inverse)
+        result = column_sums(features, prototypes, targets, compact, "matrix", temperature, form)
+        log_sums = add_queue(
+            result.values,
+            queue,
+            prototypes,
+            targets,
+            compact,
+            exclude="own_class",
+            temperature=temperature,
+            form=form,
+        )
+        log_sums = logsumexp_over(log_sums, group).index_select(0, compact.inverse)
     if negatives == "both":
-        rows = _rows(features, prototypes, targets, temperature, form)
+        rows = row_sums(features, prototypes, targets, temperature, form)
         log_sums = add_in_logs(rows.values, log_sums)
     return reduce_contrast(log_sums, result.positive_logits, targets, reduction, group)
 
@@ -211,6 +245,8 @@ class NTCELoss(LossModule):
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
+        queue: Queue of recent features, which are further keys in training mode: each call reads it
+            and then adds the features of the batch. With a group each rank has its own part.
         group: Process group whose ranks hold the batch together and all call the loss; None for a
             batch of this process alone.
 
@@ -226,6 +262,7 @@ class NTCELoss(LossModule):
         ignore_index: int = -100,
         reduction: Reduction = "mean",
         form: Form = "auto",
+        queue: FeatureQueue | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(
@@ -234,13 +271,23 @@ class NTCELoss(LossModule):
             ignore_index=ignore_index,
             reduction=reduction,
             form=form,
+            queue=queue,
             group=group,
         )
 
     def forward(self, features: Tensor, head: CosineHead, labels: Labels) -> Tensor:
         """Compute :func:`ntce_loss` with the prototypes and the temperature of the head."""
         prototypes, temperature = cosine_head_parameters(head, self)
-        return ntce_loss(features, prototypes, labels, temperature=temperature, **self.options)
+        value = ntce_loss(
+            features,
+            prototypes,
+            labels,
+            temperature=temperature,
+            queue=self.read_queue(),
+            **self.options,
+        )
+        self.add_to_queue(features, labels)
+        return value
 
 
 class NONLLoss(LossModule):
@@ -263,6 +310,8 @@ class NONLLoss(LossModule):
         reduction: ``"mean"`` (divided by the sum of the weights), ``"sum"`` or ``"none"``.
         form: ``"eager"``, ``"chunked"`` (never holds the whole matrix of logits), or ``"auto"``,
             which chooses by size.
+        queue: Queue of recent features, which are further keys in training mode: each call reads it
+            and then adds the features of the batch. With a group each rank has its own part.
         group: Process group whose ranks hold the batch together and all call the loss; None for a
             batch of this process alone.
 
@@ -286,6 +335,7 @@ class NONLLoss(LossModule):
         ignore_index: int = -100,
         reduction: Reduction = "mean",
         form: Form = "auto",
+        queue: FeatureQueue | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
         check_negatives(negatives, soft_negatives, label_smoothing)
@@ -297,72 +347,24 @@ class NONLLoss(LossModule):
             ignore_index=ignore_index,
             reduction=reduction,
             form=form,
+            queue=queue,
             group=group,
         )
 
     def forward(self, features: Tensor, head: CosineHead, labels: Labels) -> Tensor:
         """Compute :func:`nonl_loss` with the prototypes and the temperature of the head."""
         prototypes, temperature = cosine_head_parameters(head, self)
-        return nonl_loss(
+        value = nonl_loss(
             features,
             prototypes,
             labels,
             temperature=temperature,
             min_temperature=getattr(head, "min_temperature", None),
+            queue=self.read_queue(),
             **self.options,
         )
-
-
-def _compact_logits(
-    features: Tensor,
-    prototypes: Tensor,
-    targets: SoftTargets,
-    temperature: Temperature,
-    form: Form,
-    group: ProcessGroup | None,
-) -> LogitsOfFeatures:
-    """Logits of the classes of the batch, or of all where all have a probability or a rank."""
-    if group is None:
-        targets, prototypes = targets.compact(prototypes)
-    return LogitsOfFeatures.read(features, prototypes, targets, temperature=temperature, form=form)
-
-
-def _columns(
-    features: Tensor,
-    prototypes: Tensor,
-    targets: Targets,
-    compact: CompactLabels,
-    positive_logits_from: PositiveLogitsFrom,
-    temperature: Temperature,
-    form: Form,
-) -> MaskedLogSumExp:
-    """For each compact label, the log-sum over the samples of other classes."""
-    return masked_logsumexp(
-        compact.select(prototypes),
-        targets.mask_rows(features),
-        temperature=temperature,
-        positives="anchor_of_key",
-        positive_logits_from=positive_logits_from,
-        exclude="positives",
-        positive_index=compact.inverse,
-        key_log_weights=targets.key_log_weights(features),
-        form=form,
-    )
-
-
-def _rows(
-    features: Tensor, prototypes: Tensor, targets: Targets, temperature: Temperature, form: Form
-) -> MaskedLogSumExp:
-    """For each sample, the log-sum over the prototypes of other classes."""
-    return masked_logsumexp(
-        targets.mask_rows(features),
-        prototypes,
-        temperature=temperature,
-        positives="key_of_anchor",
-        exclude="positives",
-        positive_index=targets.labels,
-        form=form,
-    )
+        self.add_to_queue(features, labels)
+        return value
 
 
 def _bounded_temperature(
