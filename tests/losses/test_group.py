@@ -10,6 +10,7 @@ from torch import Tensor
 
 from protosphere.geometry import simplex_etf
 from protosphere.losses import MixedLabels
+from support.ddp_training import IMAGE_DIM, Batch, Trained, train_with_ddp
 from support.group_cases import (
     Case,
     Outcome,
@@ -18,7 +19,6 @@ from support.group_cases import (
     compute_all,
     exchanged_bytes,
     messages_of_modules,
-    train,
 )
 from support.losses import TABLE
 from support.processes import Processes, gloo_processes
@@ -32,7 +32,7 @@ EVEN = {1: [12], 2: [6, 6], 3: [4, 4, 4], 4: [3, 3, 3, 3]}
 UNEVEN = {1: [12], 2: [9, 3], 3: [5, 0, 7], 4: [6, 1, 0, 5]}
 
 every_loss = pytest.mark.parametrize("index", range(len(TABLE)), ids=[row.name for row in TABLE])
-world_sizes = pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+every_size = pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def _assert_same(wanted: Outcome, parts: list[Outcome], *, none: bool) -> None:
 
 
 @every_loss
-@world_sizes
+@every_size
 def test_world_size_does_not_matter(processes: Processes, index: int, world_size: int) -> None:
     sizes, uneven = EVEN[world_size], UNEVEN[world_size]
     weights = torch.linspace(0.5, 2, CLASSES, dtype=F64)
@@ -184,7 +184,7 @@ def test_gradients_equal_finite_differences_over_processes(
     torch.testing.assert_close(gradient, slope, rtol=1e-6, atol=1e-8)
 
 
-@world_sizes
+@every_size
 def test_features_of_scl_go_around_in_a_ring(processes: Processes, world_size: int) -> None:
     """With ``form="chunked"``: in as many bits as they have, and no rank gathers them."""
     index = [row.name for row in TABLE].index("SCL")
@@ -254,23 +254,54 @@ def test_column_losses_exchange_numbers_per_class_only(
             assert total == vectors * 50 * 4 + of_mean
 
 
-@every_loss
-def test_weights_after_steps_with_ddp(processes: Processes, index: int) -> None:
+def _five_batches(index: int, num_classes: int) -> list[Batch]:
+    """Steps with everything that a loss takes: reductions, ignored samples, soft labels."""
     generator = torch.Generator().manual_seed(4)
-    prototypes = torch.randn(CLASSES, DIM, dtype=F64, generator=generator)
-    batches = [
-        (
-            torch.randn(SAMPLES, 6, dtype=F64, generator=generator),
-            torch.randint(CLASSES, (SAMPLES,), generator=generator),
-        )
-        for _ in range(5)
+    labels = torch.arange(SAMPLES) * CLASSES // SAMPLES * (num_classes // CLASSES)
+    shuffled = labels[torch.randperm(SAMPLES, generator=generator)]
+    ignored = shuffled.clone()
+    ignored[[1, 6]] = -100
+    weights = torch.rand(SAMPLES, dtype=F64, generator=generator)
+    mixed = MixedLabels(ignored, labels, weights) if TABLE[index].soft_labels else ignored
+    kinds: list[tuple[Any, str, Tensor | None]] = [
+        (labels, "mean", None),
+        (ignored, "mean", None),
+        (shuffled, "none", weights / SAMPLES),
+        (mixed, "mean", None),
+        (mixed, "sum", None),
     ]
-    expected = train(None, index, batches, prototypes)
-    sizes = UNEVEN[2 + index % 3]
-    split = [[x.split(sizes), y.split(sizes)] for x, y in batches]
-    ranks = [[(x[rank], y[rank]) for x, y in split] for rank in range(len(sizes))]
-    for weights in processes.run(train, [(index, rank, prototypes) for rank in ranks]):
-        torch.testing.assert_close(weights, expected, rtol=1e-10, atol=1e-12)
+    return [
+        Batch(torch.randn(SAMPLES, IMAGE_DIM, dtype=F64, generator=generator), *kind)
+        for kind in kinds
+    ]
+
+
+@every_loss
+def test_five_steps_with_ddp(processes: Processes, index: int) -> None:
+    """Losses, gradients and weights; on three processes also with more classes than samples."""
+    for num_classes, world_sizes in ((CLASSES, (1, 2, 3, 4)), (40, (3,))):
+        batches = _five_batches(index, num_classes)
+        expected = train_with_ddp(None, index, num_classes, batches)
+        for size in world_sizes:
+            splits = EVEN[size], UNEVEN[size]
+            parts = [batch.split(splits[step % 2]) for step, batch in enumerate(batches, 1)]
+            ranks = [list(rank) for rank in zip(*parts, strict=True)]
+            results = processes.run(train_with_ddp, [(index, num_classes, rank) for rank in ranks])
+            _assert_same_training(expected, results, batches)
+
+
+def _assert_same_training(expected: Trained, results: list[Trained], batches: list[Batch]) -> None:
+    for step, batch in enumerate(batches):
+        values = torch.stack([result.losses[step] for result in results])
+        if batch.reduction == "none":
+            values = values.mean(0, keepdim=True)
+        wanted = expected.losses[step].expand_as(values)
+        torch.testing.assert_close(values, wanted, rtol=1e-10, atol=1e-12)
+    for result in results:
+        for part in ("gradients", "weights"):
+            torch.testing.assert_close(
+                getattr(result, part), getattr(expected, part), rtol=1e-10, atol=1e-10
+            )
 
 
 @pytest.mark.compiled

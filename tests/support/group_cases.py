@@ -9,13 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
-from protosphere.classifiers import CosineClassifier, LinearClassifier
 from protosphere.parallel import gather_rows, logsumexp_over, max_over, sum_over
 from support.losses import TABLE
-from support.scalar_loops import Row
 
 COLLECTIVES = {
     "sum": sum_over,
@@ -165,49 +162,3 @@ def _logged() -> Iterator[list[str]]:
         yield messages
     finally:
         log.removeHandler(handler)
-
-
-def train(
-    group: Any, index: int, batches: list[tuple[Tensor, Tensor]], prototypes: Tensor
-) -> dict[str, Tensor]:
-    """The weights after SGD on an objective with a loss of the table, under DDP with a group."""
-    row = TABLE[index]
-    torch.manual_seed(0)
-    encoder = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, prototypes.shape[1])).double()
-    head: nn.Module
-    if row.temperature == "function":
-        head = LinearClassifier(prototypes.shape[1], len(prototypes)).double()
-    else:
-        bounds = {"learn_temperature": True, **row.learned_temperature}
-        options = bounds if row.temperature == "head" else {}
-        head = CosineClassifier(
-            prototypes.shape[1], len(prototypes), temperature=0.3, **options
-        ).double()
-    with torch.no_grad():
-        head.prototypes.copy_(prototypes)
-    objective = _Objective(encoder, head, row, group)
-    model = objective if group is None else DistributedDataParallel(objective, process_group=group)
-    parameters = [p for p in objective.parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
-    for images, labels in batches:
-        optimizer.zero_grad()
-        model(images, labels).backward()
-        optimizer.step()
-    return {name: tensor.clone() for name, tensor in objective.state_dict().items()}
-
-
-class _Objective(nn.Module):
-    def __init__(self, encoder: nn.Module, head: nn.Module, row: Row, group: Any) -> None:
-        super().__init__()
-        self.encoder = encoder
-        if row.inputs != "features":
-            self.head = head
-        self.loss, self.inputs = row.module(**row.options, group=group), row.inputs
-
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        features = self.encoder(images)
-        if self.inputs == "features":
-            return self.loss(features, labels)
-        if self.inputs == "logits":
-            return self.loss(self.head(features), labels)
-        return self.loss(features, self.head, labels)
