@@ -67,9 +67,12 @@ class LossScaler:
         Args:
             gradients: All gradients of a step.
         """
+        # A process may have no row of a sharded parameter, and its largest entry is not defined.
+        gradients = [gradient for gradient in gradients if gradient.numel()]
         largest = torch.nn.utils.get_total_norm(gradients, torch.inf)
         self.found_inf.copy_(~torch.isfinite(largest))
-        torch._foreach_mul_(list(gradients), self._scale.reciprocal())
+        if gradients:
+            torch._foreach_mul_(gradients, self._scale.reciprocal())
 
     @torch.no_grad()
     def update(self) -> None:
