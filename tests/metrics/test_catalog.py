@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from protosphere.metrics import CATALOG, CHEAP, MetricDefinition
-from protosphere.metrics.catalog import select
+from protosphere.geometry import simplex_etf
+from protosphere.metrics import CATALOG, CHEAP, MetricDefinition, measure
+from protosphere.metrics.catalog import at_collapse, select
 from protosphere.metrics.compute import MetricInputs
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -61,6 +63,33 @@ def test_selection_keeps_the_order_of_the_catalog() -> None:
         "weight_class_alignment",
         "weight_instance_alignment",
     }
+
+
+def _measure_near_collapse(noise: float) -> dict[str, float]:
+    """Measure a simplex of ten classes with noise on samples, class means, prototypes and bias."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return noise * torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    frame, labels = simplex_etf(10, 30).double(), torch.arange(200) % 10
+    features = (frame + draw(10, 30))[labels] + draw(200, 30)
+    return measure(features, labels, frame + draw(10, 30), bias=draw(10), space="raw")
+
+
+def test_directions_lead_to_collapse() -> None:
+    near, far = _measure_near_collapse(0.05), _measure_near_collapse(0.3)
+    without_direction = {name for name, row in CATALOG.items() if row.direction is None}
+    assert without_direction == {"mir_published", "hdr_published"}
+    assert set(near) == set(far) == set(CATALOG) - without_direction
+    # Its value depends on the shape of a covariance, not on its size.
+    for name in sorted(set(near) - {"intra_effective_rank"}):
+        direction, target = CATALOG[name].direction, at_collapse(name, 10)
+        assert target is not None
+        assert abs(near[name] - target) < abs(far[name] - target), name
+        if direction != "target":
+            assert (near[name] > far[name]) == (direction == "higher"), name
+    assert {name for name, row in CATALOG.items() if row.direction == "target"} == {"mir"}
 
 
 @pytest.mark.bad_input

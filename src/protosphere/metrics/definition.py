@@ -14,6 +14,7 @@ Condition = Literal["NC1", "NC2", "NC3", "NC4"]
 Need = Literal["prototypes", "bias", "pooled", "per_class", "samples"]
 Sign = Literal["any", "non-negative"]
 Geometry = Literal["samples", "means", "prototypes", "means and prototypes"]
+Direction = Literal["higher", "lower", "target"]
 
 # What must be known, beyond class sums, to provide an attribute of MetricInputs.
 _NEEDS: dict[str, Need] = {
@@ -81,6 +82,19 @@ class MetricDefinition:
     def needs(self) -> frozenset[Need]:
         """What must be known beyond class sums."""
         return frozenset(_NEEDS[name] for name in self.inputs if name in _NEEDS)
+
+    @property
+    def direction(self) -> Direction | None:
+        """Which values are nearer to neural collapse.
+
+        ``"target"`` if the value at collapse is neither the largest nor the smallest one; None if
+        there is none.
+        """
+        if self.at_collapse is None:
+            return None
+        if self.at_collapse in (ONE, SIMPLEX_RANK):
+            return "higher"
+        return "lower" if self.at_collapse in (ZERO, LOG_KERNEL) else "target"
 
     def resolve(self) -> Callable[..., Any]:
         """Import and return the function that computes the metric."""
