@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from rich.progress import track
 
+from protosphere.runs.metadata import source_commit
+
 RESULTS = Path(__file__).parent / "results"
 REPEATS = 5
 Case = Callable[[], Callable[[], None]]
@@ -55,17 +57,7 @@ def commit() -> str:
 
     The environment variable ``GIT_COMMIT`` names the commit of a tree that was copied without git.
     """
-    if named := os.environ.get("GIT_COMMIT"):
-        return named
-    here = Path(__file__).parent
-    completed = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"],
-        cwd=here,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return completed.stdout.strip() or "unknown"
+    return source_commit() or "unknown"
 
 
 class PeakMemory:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import platform
+import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ import pytest
 
 from protosphere import __version__
 from protosphere.runs import RunFolder, RunFolderError
+from protosphere.runs import metadata as run_metadata
 from protosphere.runs.metadata import (
     DataMetadata,
     check_class_names,
     check_fingerprints,
     machine,
     read_class_names,
+    source_commit,
     write_class_names,
 )
 
@@ -108,3 +111,33 @@ def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(metadata, "version", missing)
     assert machine("cpu")["versions"]["timm"] is None
+
+
+def test_the_commit_is_that_of_the_environment_or_of_the_repository_of_the_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GIT_COMMIT", "0123456789ab")
+    assert source_commit() == machine("cpu")["commit"] == "0123456789ab"
+    monkeypatch.delenv("GIT_COMMIT")
+    package = tmp_path / "site-packages" / "metadata.py"
+    package.parent.mkdir()
+    package.write_text("")
+    _git(tmp_path, "init", "--quiet")
+    monkeypatch.setattr(run_metadata, "__file__", str(package))
+    run_metadata._git_commit.cache_clear()
+    assert source_commit() is None, "another project's repository"
+    _git(tmp_path, "add", "site-packages")
+    _git(tmp_path, "-c", "user.name=x", "-c", "user.email=x", "commit", "--quiet", "-m", "x")
+    run_metadata._git_commit.cache_clear()
+    head = _git(tmp_path, "rev-parse", "--short=12", "HEAD")
+    assert source_commit() == head
+    package.write_text("changed = True")
+    run_metadata._git_commit.cache_clear()
+    assert source_commit() == f"{head}-dirty"
+    run_metadata._git_commit.cache_clear()
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()

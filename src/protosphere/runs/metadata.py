@@ -1,9 +1,13 @@
 """Metadata of a run: its data, its classes, and the machine it ran on."""
 
+import os
 import platform
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Literal
 
 from protosphere import __version__
@@ -194,7 +198,7 @@ def machine(device_name: str) -> dict[str, Any]:
         device_name: Name of the device, e.g. ``"cpu"`` or ``torch.cuda.get_device_name()``.
 
     Returns:
-        The entries ``python``, ``system``, ``device`` and ``versions``, ready for
+        The entries ``python``, ``system``, ``device``, ``versions`` and ``commit``, ready for
         ``RunFolder.write_json("machine.json", ...)``.
 
     >>> machine("cpu")["device"]
@@ -206,7 +210,39 @@ def machine(device_name: str) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "device": device_name,
         "versions": {"protosphere": __version__} | versions,
+        "commit": source_commit(),
     }
+
+
+def source_commit() -> str | None:
+    """Return the commit of protosphere's source, marked ``-dirty`` if files were changed.
+
+    The environment variable ``GIT_COMMIT`` names the commit of a tree that was copied without git.
+
+    Returns:
+        The commit; None if protosphere was not imported from a git repository of its own.
+    """
+    return os.environ.get("GIT_COMMIT") or _git_commit()
+
+
+@cache
+def _git_commit() -> str | None:
+    here = Path(__file__)
+    # A package that was installed below the repository of another project is not tracked there.
+    if _git("ls-files", "--error-unmatch", here.name, folder=here.parent) is None:
+        return None
+    return _git("describe", "--always", "--dirty", "--exclude=*", "--abbrev=12", folder=here.parent)
+
+
+def _git(*arguments: str, folder: Path) -> str | None:
+    """Return what a git command prints; None if it fails."""
+    try:
+        completed = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=False
+        )
+    except OSError:  # Git is not installed.
+        return None
+    return None if completed.returncode else completed.stdout.strip()
 
 
 def _version(package: str) -> str | None:
