@@ -11,6 +11,7 @@ import typer
 
 from protosphere import __version__
 from protosphere.cli.benchmark import app as benchmark
+from protosphere.cli.compare import compare
 from protosphere.cli.demo import demo
 from protosphere.cli.doctor import doctor
 from protosphere.cli.evaluate import evaluate
@@ -25,7 +26,7 @@ from protosphere.cli.text import echo
 from protosphere.cli.train import train
 
 app = typer.Typer(name="protosphere", cls=Group, no_args_is_help=True)
-for command in (demo, doctor, evaluate, export, init, measure, predict, recipes, train):
+for command in (compare, demo, doctor, evaluate, export, init, measure, predict, recipes, train):
     app.command(cls=Command)(command)
 app.add_typer(benchmark)
 app.add_typer(prototypes)

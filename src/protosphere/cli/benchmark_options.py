@@ -117,13 +117,12 @@ def open_runs(
     from protosphere.cli.progress import progress_bar
     from protosphere.cli.train import train_run
     from protosphere.recipes.loading import load_run, read_recipe, read_run_recipe
-    from protosphere.runs import RunFolder, RunFolderError
+    from protosphere.runs import RunFolder
+    from protosphere.studies.common import check_targets_exist, is_run_target
 
-    for target in targets:
-        if len(Path(target).parts) > 1 and not Path(target).exists():
-            raise RunFolderError(f"{target} must be a run folder or a recipe; it does not exist")
+    check_targets_exist(targets)
     recipes = {
-        target: read_recipe(target, overrides) for target in targets if not _is_folder(target)
+        target: read_recipe(target, overrides) for target in targets if not is_run_target(target)
     }
     _check_names(recipes)
     _check_folders(out, recipes)
@@ -153,15 +152,6 @@ def open_runs(
                 progress=progress,
             )
         yield run
-
-
-def _is_folder(target: str) -> bool:
-    """Whether a target is a run folder; a folder that has the name of a recipe is one if it has a
-    recipe of its own."""
-    from protosphere.recipes import catalog
-
-    path = Path(target)
-    return path.is_dir() and (target not in catalog.names() or (path / "recipe.yaml").exists())
 
 
 def _check_names(recipes: "Mapping[str, Recipe]") -> None:

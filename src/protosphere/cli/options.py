@@ -13,6 +13,8 @@ from protosphere.cli.text import printable
 
 # Typer does not export this class, whose place has changed between its versions.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+# Commands that have --set for keys of recipes.
+_WITH_RECIPES = ("train", "recipes", "compare")
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
 
@@ -61,7 +63,7 @@ def _printable_errors() -> Iterator[None]:
 def _find_recipe_key(error: Any) -> str | None:
     """The key of a recipe that an unknown option of a command with recipes is probably for."""
     option = getattr(error, "option_name", None)
-    if option is None or getattr(error.ctx, "info_name", None) not in ("train", "recipes"):
+    if option is None or getattr(error.ctx, "info_name", None) not in _WITH_RECIPES:
         return None
     try:
         from protosphere.recipes.loading import read_recipe

@@ -1,21 +1,49 @@
 """What the benchmarks of a run share: what identifies a run, and the name of its method."""
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from protosphere.data.folders import find_split_folders
+from protosphere.recipes import catalog
 from protosphere.recipes.build import EvaluationSplit
 from protosphere.recipes.datasets import FolderData
 from protosphere.recipes.loading import Run
 from protosphere.recipes.schema import Recipe
-from protosphere.runs import RunFolder
+from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.metadata import DataMetadata
 
 # Losses whose name in the paper's tables is another one.
 _PAPER_NAMES = {"etf-dr": "etf_dr"}
+
+
+def check_targets_exist(targets: Iterable[str]) -> None:
+    """Check that targets that can only be paths exist.
+
+    Args:
+        targets: Run folders, names of recipes, or YAML files.
+
+    Raises:
+        RunFolderError: One does not exist.
+    """
+    for target in targets:
+        if len(Path(target).parts) > 1 and not Path(target).exists():
+            raise RunFolderError(f"{target} must be a run folder or a recipe; it does not exist")
+
+
+def is_run_target(target: str) -> bool:
+    """Return whether a target is a folder of runs, not a recipe.
+
+    A folder that has the name of a recipe is one if it has a recipe of its own.
+
+    Args:
+        target: Run folder, name of a recipe, or YAML file.
+    """
+    path = Path(target)
+    return path.is_dir() and (target not in catalog.names() or (path / "recipe.yaml").exists())
 
 
 def run_settings(run: Run) -> dict[str, Any]:

@@ -134,9 +134,27 @@ def _parse(override: str) -> tuple[list[str], Any]:
     if not equals or not all(part.strip() for part in path.split(".")):
         raise RecipeError(f"an override must have the form path=value, got {override!r}")
     try:
-        return [part.strip() for part in path.split(".")], yaml.load(value, _UniqueKeyLoader)
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
+        return [part.strip() for part in path.split(".")], parse_value(value)
+    except RecipeError:
         raise RecipeError(f"the value of {path} must be valid YAML, got {value!r}") from None
+
+
+def parse_value(text: str) -> Any:
+    """Return a value that is written as YAML, as in a recipe.
+
+    Args:
+        text: The YAML text.
+
+    Raises:
+        RecipeError: It is not valid YAML.
+
+    >>> parse_value("1e-3"), parse_value("[null, {name: mixup}]")
+    (0.001, [None, {'name': 'mixup'}])
+    """
+    try:
+        return yaml.load(text, _UniqueKeyLoader)
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
+        raise RecipeError(f"a value must be valid YAML, got {text!r}") from None
 
 
 def _keep_applicable(content: dict[str, Any], path: Sequence[str], value: str) -> None:
@@ -172,7 +190,7 @@ def find_difference(one: Recipe, other: Recipe) -> str | None:
         one: The recipe that is there.
         other: The recipe that is given.
     """
-    left, right = (_flatten(recipe.model_dump(mode="json")) for recipe in (one, other))
+    left, right = (flatten(recipe.model_dump(mode="json")) for recipe in (one, other))
     for path in dict.fromkeys([*left, *right]):
         may_change = path in MAY_CHANGE or path.startswith(MAY_CHANGE_SECTIONS)
         if may_change and path not in MUST_STAY:
@@ -183,11 +201,20 @@ def find_difference(one: Recipe, other: Recipe) -> str | None:
     return None
 
 
-def _flatten(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested dictionaries by their dotted paths.
+
+    Args:
+        content: A recipe as plain values.
+        prefix: Path of the content, with a dot at its end.
+
+    >>> flatten({"loss": {"name": "ce"}, "seed": 1})
+    {'loss.name': 'ce', 'seed': 1}
+    """
     flat: dict[str, Any] = {}
     for name, value in content.items():
         path = f"{prefix}{name}"
-        flat |= _flatten(value, f"{path}.") if isinstance(value, dict) else {path: value}
+        flat |= flatten(value, f"{path}.") if isinstance(value, dict) else {path: value}
     return flat
 
 

@@ -1,0 +1,153 @@
+"""``protosphere compare``: train recipes with several seeds and compare them."""
+
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from protosphere.cli.options import AsJson, Device, Download, complete_recipe
+from protosphere.cli.text import echo
+
+if TYPE_CHECKING:
+    from protosphere.recipes.schema import Recipe
+    from protosphere.studies.compare import Trainer
+
+
+def compare(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RECIPE|RUN...",
+            help="Recipes (names or YAML files) to train, or run folders (or folders of run "
+            "folders) that are there.",
+            autocompletion=complete_recipe,
+        ),
+    ],
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            metavar="<n>",
+            help="Number of seeds: 42, 43 and so on. By default 5 for recipes; run folders are "
+            "compared as they are, and with this option the seeds that they lack are trained.",
+        ),
+    ] = None,
+    seed_list: Annotated[
+        str | None,
+        typer.Option(metavar="<n,n,...>", help="Seeds, instead of --seeds: for example 1,2,3."),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="<recipe>",
+            help="Recipe that the others are compared with; by default the first one.",
+        ),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="<metric>",
+            help="Metric, or group of metrics such as nc2, that the tables show; may be repeated. "
+            "The JSON file has all of them.",
+        ),
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(help="Confidence of the intervals, between 0 and 1.")
+    ] = 0.95,
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="<folder>",
+            help="Folder for comparison.json, and for the runs of recipes: OUT/RECIPE/seed-N.",
+        ),
+    ] = Path("runs/comparison"),
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="<key=value>",
+            help="Override a key of all recipes, for example schedule.epochs=20; may be repeated.",
+        ),
+    ] = None,
+    device: Device = "auto",
+    download: Download = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare recipes over several seeds.
+
+    Trains the runs that are not there yet, one at a time; runs that were
+    interrupted are resumed. Prints mean and standard deviation of each metric,
+    paired differences to the baseline with confidence intervals, and which
+    differences are statistically clear, and writes all of it to
+    OUT/comparison.json. A run that fails is recorded, and the others are trained.
+    """
+    from protosphere.cli.errors import report_errors
+    from protosphere.cli.text import to_json
+
+    with report_errors():
+        from protosphere.cli.compare_text import print_comparison
+        from protosphere.cli.devices import resolve_device
+        from protosphere.runs.comparison import COMPARISON_FILE
+        from protosphere.studies.compare import run_comparison
+        from protosphere.studies.compare_metrics import select_metrics
+
+        shown = select_metrics(metric or [])
+        comparison = run_comparison(
+            targets,
+            out=out,
+            seeds=_read_seeds(seeds, seed_list),
+            overrides=overrides or [],
+            baseline=baseline,
+            confidence=confidence,
+            download=download,
+            train=_create_trainer(resolve_device(device), download=download),
+            report=lambda line: echo(line, err=True),
+        )
+        if as_json:
+            typer.echo(to_json(comparison.to_json(), indent=2))
+        else:
+            print_comparison(comparison, shown)
+            echo(f"Written to {out / COMPARISON_FILE}")
+    if comparison.pending:
+        left, planned = len(comparison.pending), len(comparison.runs) + len(comparison.failures)
+        echo(
+            f"Interrupted: {left} of {left + planned} runs are missing; the same command continues",
+            err=True,
+        )
+    if comparison.pending or comparison.failures:
+        raise typer.Exit(1)
+
+
+def _read_seeds(number: int | None, listed: str | None) -> list[int] | None:
+    """Return the seeds that the options stand for; None if there are none."""
+    from protosphere.studies.compare_plan import FIRST_SEED
+
+    if number is not None and listed is not None:
+        raise ValueError("--seeds and --seed-list must not be given together")
+    if number is not None:
+        if number < 1:
+            raise ValueError(f"--seeds must be at least 1, got {number}")
+        return list(range(FIRST_SEED, FIRST_SEED + number))
+    if listed is None:
+        return None
+    try:
+        return [int(seed) for seed in listed.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--seed-list must be whole numbers separated by commas, got {listed!r}"
+        ) from None
+
+
+def _create_trainer(device: str, *, download: bool) -> "Trainer":
+    """Return a function that trains with progress; standard output is for the result."""
+    from protosphere.cli.train import train_run
+
+    def train(recipe: "Recipe", folder: Path) -> bool:
+        try:
+            with redirect_stdout(sys.stderr):
+                return train_run(recipe, folder, resume=True, device=device, download=download)
+        except KeyboardInterrupt:
+            return False
+
+    return train

@@ -1,0 +1,143 @@
+"""The tables of ``protosphere compare``."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from protosphere.cli.benchmark_table import MISSING, print_note, print_table
+from protosphere.cli.text import count
+
+if TYPE_CHECKING:
+    from protosphere.runs.comparison import (
+        ComparedMetric,
+        Comparison,
+        MetricDifference,
+        MetricSummary,
+    )
+
+_ARROWS = {"higher": " ↑", "lower": " ↓", "target": " →", None: ""}
+
+
+def print_comparison(comparison: "Comparison", metrics: Sequence[str]) -> None:
+    """Print mean and standard deviation, differences to the baseline, and failures.
+
+    Args:
+        comparison: The comparison.
+        metrics: Metrics to show.
+    """
+    measured = {metric.name: metric for metric in comparison.metrics}
+    shown = [measured[name] for name in metrics if name in measured]
+    if absent := [name for name in metrics if name not in measured]:
+        print_note(f"Not measured: {', '.join(absent)}")
+    _print_means(comparison, shown)
+    if len(comparison.methods) > 1:
+        _print_differences(comparison, shown)
+    for failure in comparison.failures:
+        print_note(f"Failed: {failure.method}, seed {failure.seed}: {failure.error}")
+
+
+def _print_means(comparison: "Comparison", metrics: "Sequence[ComparedMetric]") -> None:
+    names = [method.name for method in comparison.methods]
+    lines = [["seeds", *(_count_runs(comparison, name) for name in names), ""]]
+    for metric in metrics:
+        cells = [_format_summary(comparison.summary(name, metric.name)) for name in names]
+        best = [row for row in comparison.best if row.metric == metric.name]
+        winners = ", ".join(best[0].methods) if best else MISSING
+        lines.append([_title(metric), *cells, winners])
+    images = count(comparison.num_images, f"{comparison.split} image")
+    deviation = "mean ± standard deviation over seeds" if _has_several(comparison) else "one seed"
+    print_table(
+        f"{images} of {count(comparison.num_classes, 'class')}, {deviation}",
+        ["metric", *names, "best mean"],
+        lines,
+        note="accuracies in %; ↑ higher is better, ↓ lower is better, → nearer to the value at "
+        "collapse; collapse metrics are those of the training images",
+    )
+    if comparison.split == "validation":
+        print_note(
+            "These are validation images: where settings or checkpoints were chosen on them, the "
+            "numbers are too good"
+        )
+
+
+def _has_several(comparison: "Comparison") -> bool:
+    return any(row.std is not None for row in comparison.summaries)
+
+
+def _count_runs(comparison: "Comparison", method: str) -> str:
+    num_runs = sum(run.method == method for run in comparison.runs)
+    notes = []
+    for word, runs in (("failed", comparison.failures), ("missing", comparison.pending)):
+        if number := sum(run.method == method for run in runs):
+            notes.append(f"{number} {word}")
+    return f"{num_runs} ({', '.join(notes)})" if notes else str(num_runs)
+
+
+def _title(metric: "ComparedMetric") -> str:
+    return f"{metric.name}{_ARROWS[metric.direction]}"
+
+
+def _is_percentage(metric: str) -> bool:
+    return metric.endswith("accuracy") or metric in ("ece", "adaptive_ece", "nc4_agreement")
+
+
+def _format(metric: str, value: float, *, sign: str = "") -> str:
+    if _is_percentage(metric):
+        return f"{100 * value:{sign}.2f}"
+    digits = 2 if metric.endswith("rank") else 4
+    return f"{value:{sign}.{digits}f}"
+
+
+def _format_summary(summary: "MetricSummary | None") -> str:
+    if summary is None:
+        return MISSING
+    mean = _format(summary.metric, summary.mean)
+    return mean if summary.std is None else f"{mean} ± {_format(summary.metric, summary.std)}"
+
+
+def _print_differences(comparison: "Comparison", metrics: "Sequence[ComparedMetric]") -> None:
+    rows = []
+    for metric in metrics:
+        for method in comparison.methods:
+            row = comparison.difference(method.name, metric.name)
+            if row is not None:
+                rows.append(_difference_cells(metric, row))
+    print_note("")
+    if not rows:
+        print_note(f"No other run has a seed in common with {comparison.baseline}: no differences")
+        return
+    confidence = f"{100 * comparison.confidence:g} %"
+    print_table(
+        f"Difference to {comparison.baseline}, paired by seed, with the {confidence} confidence "
+        "interval (Student's t)",
+        ["metric", "method", "seeds", "difference", "interval", "p (Holm)", ""],
+        rows,
+    )
+    if all(row.std is None for row in comparison.differences):
+        print_note(
+            "One seed gives no interval and no test: whether a difference would be there with "
+            "another seed is not known"
+        )
+        return
+    print_note(
+        f"clearly better or worse: p < {1 - comparison.confidence:.3g}, adjusted for the number of "
+        "methods (Holm); not adjusted for the number of metrics. Intervals are not adjusted"
+    )
+
+
+def _difference_cells(metric: "ComparedMetric", row: "MetricDifference") -> list[str]:
+    interval = p_value = MISSING
+    if row.low is not None and row.high is not None and row.adjusted_p_value is not None:
+        low, high = (_format(row.metric, end, sign="+") for end in (row.low, row.high))
+        interval, p_value = f"[{low}, {high}]", f"{row.adjusted_p_value:.2g}"
+    outcome = {None: "", "not clear": "not clear", "different": "clearly different"}.get(
+        row.outcome, f"clearly {row.outcome}"
+    )
+    return [
+        _title(metric),
+        row.method,
+        str(len(row.seeds)),
+        _format(row.metric, row.mean, sign="+"),
+        interval,
+        p_value,
+        outcome,
+    ]
