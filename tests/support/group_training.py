@@ -1,38 +1,91 @@
 """What the processes of a test run: the training of a small model in float64."""
 
 import itertools
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from protosphere.classifiers import CosineClassifier, LinearClassifier, MeanClassifier
+from protosphere.classifiers import (
+    CosineClassifier,
+    FixedFrameClassifier,
+    LinearClassifier,
+    MeanClassifier,
+)
 from protosphere.data.loaders import FeatureLoader
-from protosphere.losses import CrossEntropyLoss, NONLLoss, NTCELoss, SCLLoss
+from protosphere.losses import (
+    CrossEntropyLoss,
+    DotRegressionLoss,
+    NONLLoss,
+    NormFaceLoss,
+    NTCELoss,
+    PrototypeLoss,
+    SCLLoss,
+)
 from protosphere.parallel.launch import World
 from protosphere.runs.checkpoints import Checkpoint
 from protosphere.training import SGD, Objective, Schedule, TrainConfig, train
 
 NUM_CLASSES, NUM_SAMPLES, BATCH_SIZE = 4, 23, 20
-LOSSES: dict[str, tuple[Any, Any]] = {
-    "ce": (CrossEntropyLoss, LinearClassifier),
-    "ntce": (NTCELoss, CosineClassifier),
-    "nonl": (NONLLoss, CosineClassifier),
-    "scl": (SCLLoss, MeanClassifier),
+# Weights, losses of the epochs, and the checkpoint that has been reached.
+Result = tuple[dict[str, Tensor], list[float], Checkpoint]
+_LEARNED = partial(CosineClassifier, learn_temperature=True, min_temperature=0.01)
+# Loss, head and options; names that end in "soft labels" get class probabilities as labels.
+LOSSES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "ce": (CrossEntropyLoss, LinearClassifier, {}),
+    "ce, label smoothing": (CrossEntropyLoss, LinearClassifier, {"label_smoothing": 0.1}),
+    "normface": (NormFaceLoss, _LEARNED, {}),
+    "normface, cosine margin": (NormFaceLoss, CosineClassifier, {"margin": 0.2}),
+    "normface, angle margin": (
+        NormFaceLoss,
+        CosineClassifier,
+        {"margin": 0.3, "margin_kind": "angle"},
+    ),
+    "ntce": (NTCELoss, _LEARNED, {}),
+    "ntce, soft labels": (NTCELoss, _LEARNED, {}),
+    "nonl": (NONLLoss, _LEARNED, {}),
+    "nonl, prototypes": (NONLLoss, _LEARNED, {"negatives": "prototypes"}),
+    "nonl, two directions": (NONLLoss, _LEARNED, {"negatives": "both"}),
+    "nonl, soft labels": (NONLLoss, _LEARNED, {}),
+    "scl": (SCLLoss, MeanClassifier, {"temperature": 0.2}),
+    "prototype loss": (PrototypeLoss, MeanClassifier, {"temperature": 0.2}),
+    "dot regression": (DotRegressionLoss, FixedFrameClassifier, {}),
 }
 
 
-def create_objective(loss: str, group: Any) -> Objective:
+class _SoftLoader(FeatureLoader):
+    """A loader whose labels are class probabilities."""
+
+    def prepare(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        features, labels = super().prepare(*tensors)
+        hard = nn.functional.one_hot(labels.clamp(min=0), NUM_CLASSES).to(features.dtype)
+        soft = 0.7 * hard + 0.3 * features[:, :NUM_CLASSES].softmax(1)
+        return features, torch.where(labels[:, None] < 0, 0, soft)
+
+
+def create_objective(name: str, group: Any) -> Objective:
+    """An objective of one of the losses, with the same weights every time."""
     torch.manual_seed(0)
-    create_loss, create_head = LOSSES[loss]
+    create_loss, create_head, options = LOSSES[name]
     encoder = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 6))
-    compute = create_loss(**({"temperature": 0.2} if loss == "scl" else {}), group=group)
-    if loss == "scl":
-        return Objective(
-            encoder, create_head(6, NUM_CLASSES), lambda x, _, y: compute(x, y)
-        ).double()
-    return Objective(encoder, create_head(6, NUM_CLASSES), compute).double()
+    class_weights = torch.linspace(0.5, 2, NUM_CLASSES)
+    loss = create_loss(**options, class_weights=class_weights, group=group)
+    if create_head is MeanClassifier:
+        compute = lambda features, _, labels: loss(features, labels)  # noqa: E731
+        return Objective(encoder, create_head(6, NUM_CLASSES), compute).double()
+    return Objective(encoder, create_head(6, NUM_CLASSES), loss).double()
+
+
+def create_loader(name: str) -> FeatureLoader:
+    """The samples that the losses are trained on."""
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(NUM_SAMPLES, 5, dtype=torch.float64, generator=generator)
+    # In the last class there is one sample, so that most processes have none of it.
+    labels = torch.arange(NUM_SAMPLES) % (NUM_CLASSES - 1)
+    labels[7], labels[11] = NUM_CLASSES - 1, -100
+    return (_SoftLoader if name.endswith("soft labels") else FeatureLoader)(features, labels)
 
 
 def train_five_steps(
@@ -42,12 +95,8 @@ def train_five_steps(
     batch_size: int = BATCH_SIZE,
     resume: Checkpoint | None = None,
     stop_after: int | None = None,
-) -> tuple[dict[str, Tensor], list[float], Checkpoint]:
+) -> Result:
     """Weights, losses and checkpoint after five steps with momentum and clipping, or fewer."""
-    generator = torch.Generator().manual_seed(1)
-    features = torch.randn(NUM_SAMPLES, 5, dtype=torch.float64, generator=generator)
-    # In the last class there is one sample, so that most processes have none of it.
-    labels = (torch.arange(NUM_SAMPLES) % (NUM_CLASSES - 1)).index_fill(0, torch.tensor([7]), 3)
     config = TrainConfig(
         Schedule(0.3, 5),
         batch_size,
@@ -70,7 +119,7 @@ def train_five_steps(
     reports = list(
         train(
             objective,
-            FeatureLoader(features, labels),
+            create_loader(loss),
             config,
             resume=resume,
             should_stop=lambda: next(asked) == stop_after and world.rank == world.size - 1,
