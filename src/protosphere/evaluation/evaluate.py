@@ -12,13 +12,13 @@ from torch import Tensor
 from protosphere.classifiers import FittedHead, class_means, empty_means
 from protosphere.data.loaders import Loader
 from protosphere.data.progress import no_progress
+from protosphere.data.sampling import evaluation_slices
 from protosphere.evaluation.calibration import (
     adaptive_calibration_error,
     expected_calibration_error,
 )
-from protosphere.evaluation.geometry_arrays import geometry_arrays
+from protosphere.evaluation.geometry_arrays import Points, arrays_with_points, choose_points
 from protosphere.evaluation.inference import (
-    Outputs,
     collect_outputs,
     iterate_outputs,
     measuring_device,
@@ -27,7 +27,11 @@ from protosphere.evaluation.inference import (
 from protosphere.geometry import normalize
 from protosphere.metrics import CATALOG, measure_detailed
 from protosphere.metrics.definition import Sign
+from protosphere.metrics.over_processes import exchange_classes, measure_over
 from protosphere.metrics.verdicts import Verdict, verdicts
+from protosphere.parallel.gradients import broadcast_buffers
+from protosphere.parallel.launch import World
+from protosphere.parallel.rows import gather_in_order
 from protosphere.training import Objective
 
 
@@ -57,6 +61,17 @@ class _TrainingResults(NamedTuple):
     sign: Sign
 
 
+class _TestResults(NamedTuple):
+    """What is known of the evaluation images of all processes, in their original order."""
+
+    predictions: Integer[Tensor, "samples"]
+    labels: Integer[Tensor, "samples"]
+    confidences: Float[Tensor, "samples"]
+    losses: Float[Tensor, "samples"]
+    nearest_means: Integer[Tensor, "samples"]
+    points: Points
+
+
 def evaluate(
     objective: Objective,
     train: Loader,
@@ -65,6 +80,7 @@ def evaluate(
     metrics: Literal["all", "cheap"] = "all",
     batch_size: int = 512,
     progress: Callable[[float], None] = no_progress,
+    world: World | None = None,
 ) -> Evaluation:
     """Evaluate an objective on training and evaluation images, without augmentation.
 
@@ -76,15 +92,30 @@ def evaluate(
     the class means of the training features. A :class:`~protosphere.classifiers.FittedHead` is
     fitted to the training images first.
 
+    Several processes share the images: each of them takes whole batches in turn, and every image
+    counts once. The result is that of one process, up to the rounding of float64 sums.
+
     Args:
         objective: The objective, on the device of the loaders. Its modes are restored at the end.
+            The other processes get the encoder's buffers of the first one, such as the running
+            statistics of batch norm.
         train: Training images.
         test: Images of the split that is evaluated, test or validation.
-        metrics: ``"all"`` collapse metrics, which holds all training features in memory, or only
-            the ``"cheap"`` ones, which are computed batch by batch.
+        metrics: ``"all"`` collapse metrics, which holds all training features in memory, those of
+            a class on one process, or only the ``"cheap"`` ones, which are computed batch by batch.
         batch_size: Number of images in a batch.
-        progress: Called with the fraction of images that is done.
+        progress: Called with the fraction of the images of this process that is done.
+        world: The processes that evaluate together, with the same weights and loaders of the same
+            images; all of them must call it. None for this one alone.
+
+    Returns:
+        The evaluation, the same on every process.
+
+    Raises:
+        ValueError: A class has no training image.
+        PeerError: Another process has failed.
     """
+    world = World() if world is None else world
     train_fraction = len(train) / (len(train) + len(test))
 
     def train_progress(fraction: float) -> None:
@@ -93,20 +124,57 @@ def evaluate(
     def test_progress(fraction: float) -> None:
         progress(train_fraction + (1 - train_fraction) * fraction)
 
+    broadcast_buffers(objective.encoder, world.group)
     measure_training = {"all": _measure_all, "cheap": _measure_cheap}[metrics]
-    training = measure_training(objective, train, batch_size, train_progress)
-    outputs = collect_outputs(objective, test, batch_size=batch_size, progress=test_progress)
-    correct = outputs.predictions == outputs.labels
+    training = measure_training(objective, train, batch_size, train_progress, world)
+    results = _predict(objective, test, batch_size, test_progress, training.means, world)
     prototypes = objective.head.prototypes.detach()
+    return world.from_first(lambda: _summarize(training, results, prototypes, len(train)))
+
+
+def _predict(
+    objective: Objective,
+    loader: Loader,
+    batch_size: int,
+    progress: Callable[[float], None],
+    means: Float[Tensor, "classes dim"],
+    world: World,
+) -> _TestResults:
+    """Predict the evaluation images of this process, and gather what the summary needs."""
+    with world.together():
+        outputs = collect_outputs(
+            objective, loader, batch_size=batch_size, progress=progress, shard=world.shard
+        )
+        nearest = [_nearest_means(part, means) for part in outputs.features.split(batch_size)]
+        positions = _positions(len(loader), batch_size, world)
+    columns = (*outputs[1:], torch.cat(nearest))
+    predictions, labels, confidences, losses, nearest_means = gather_in_order(
+        world, positions, columns
+    )
+    chosen = choose_points(labels)
+    own = outputs.features[torch.isin(positions, chosen).to(outputs.features.device)]
+    (points,) = gather_in_order(world, positions[torch.isin(positions, chosen)], [own])
+    return _TestResults(
+        predictions, labels, confidences, losses, nearest_means, Points(chosen, points)
+    )
+
+
+def _summarize(
+    training: _TrainingResults,
+    results: _TestResults,
+    prototypes: Float[Tensor, "classes dim"],
+    num_samples: int,
+) -> Evaluation:
+    correct = results.predictions == results.labels
     num_classes, dim = prototypes.shape
     values = {
         "accuracy": _fraction(correct),
-        "balanced_accuracy": _balanced_accuracy(correct, outputs.labels, num_classes),
+        "balanced_accuracy": _balanced_accuracy(correct, results.labels, num_classes),
         # To the CPU first: not every device has float64.
-        "loss": float(outputs.losses.cpu().double().mean()),
-        "ece": expected_calibration_error(outputs.confidences, correct),
-        "adaptive_ece": adaptive_calibration_error(outputs.confidences, correct),
-        "nearest_mean_accuracy": _nearest_mean_accuracy(outputs, training.means),
+        "loss": float(results.losses.cpu().double().mean()),
+        "ece": expected_calibration_error(results.confidences, correct),
+        "adaptive_ece": adaptive_calibration_error(results.confidences, correct),
+        "nearest_mean_accuracy": _fraction(results.nearest_means == results.labels),
     }
     judged = verdicts(
         training.collapse,
@@ -114,13 +182,17 @@ def evaluate(
         num_classes,
         dim,
         sign=training.sign,
-        num_samples=len(train),
+        num_samples=num_samples,
     )
-    return Evaluation(
-        values | training.accuracy | training.collapse,
-        geometry_arrays(training.means, prototypes, outputs),
-        tuple(judged),
+    arrays = arrays_with_points(
+        training.means,
+        prototypes,
+        results.labels,
+        results.predictions,
+        results.confidences,
+        results.points,
     )
+    return Evaluation(values | training.accuracy | training.collapse, arrays, tuple(judged))
 
 
 def fit_head(
@@ -155,25 +227,43 @@ def fit_head(
 
 
 def _measure_all(
-    objective: Objective, loader: Loader, batch_size: int, progress: Callable[[float], None]
+    objective: Objective,
+    loader: Loader,
+    batch_size: int,
+    progress: Callable[[float], None],
+    world: World,
 ) -> _TrainingResults:
-    """Measure all metrics on features that are held in memory."""
+    """Measure all metrics on features that are held in memory, those of a class together."""
     head = objective.head
-    outputs = collect_outputs(objective, loader, batch_size=batch_size, progress=progress)
+    with world.together():
+        outputs = collect_outputs(
+            objective, loader, batch_size=batch_size, progress=progress, shard=world.shard
+        )
+        positions = _positions(len(loader), batch_size, world).to(outputs.labels.device)
+    rows = exchange_classes(outputs.features, outputs.labels, positions, world=world)
     predictions = outputs.predictions
     if isinstance(head, FittedHead):
         num_classes = len(head.prototypes)
-        means = class_means(outputs.features, outputs.labels, num_classes=num_classes)
-        head.set_means(means.means)
-        predictions = head.predict(outputs.features.to(head.prototypes.device)).to(
-            outputs.labels.device
-        )
+        with world.together():
+            means = class_means(rows.features, rows.labels, num_classes=num_classes)
+        if world.group is not None:
+            means = means.all_reduce(world.group)
+        with world.together():
+            head.set_means(means.means)
+            # In the batches of the encoder: the rounding of a product depends on its size.
+            device, parts = head.prototypes.device, outputs.features.split(batch_size)
+            predictions = torch.cat([head.predict(part.to(device)) for part in parts])
+            predictions = predictions.to(outputs.labels.device)
+    num_correct = sum(world.gather(int((predictions == outputs.labels).sum())))
     prototypes = head.prototypes.detach().to(outputs.features.device)
-    measurement = measure_detailed(outputs.features, outputs.labels, prototypes)
-    accuracy = {"train_accuracy": _fraction(predictions == outputs.labels)}
+    if world.size == 1:
+        measurement = measure_detailed(outputs.features, outputs.labels, prototypes)
+    else:
+        del outputs  # The exchanged features take as much memory.
+        measurement = measure_over(rows, prototypes, world=world)
     return _TrainingResults(
         measurement.statistics.means,
-        accuracy,
+        {"train_accuracy": num_correct / len(loader)},
         measurement.values,
         measurement.absent,
         measurement.sign,
@@ -181,7 +271,11 @@ def _measure_all(
 
 
 def _measure_cheap(
-    objective: Objective, loader: Loader, batch_size: int, progress: Callable[[float], None]
+    objective: Objective,
+    loader: Loader,
+    batch_size: int,
+    progress: Callable[[float], None],
+    world: World,
 ) -> _TrainingResults:
     """Measure the cheap metrics batch by batch."""
     # Importing torchmetrics takes longer than importing torch.
@@ -194,24 +288,47 @@ def _measure_cheap(
         return head.prototypes.detach().to(device)
 
     device = measuring_device(loader.device)
-    collapse = NeuralCollapse(dim, num_classes, prototypes, metrics="cheap").to(device)
+    collapse = NeuralCollapse(
+        dim, num_classes, prototypes, metrics="cheap", sync_on_compute=False
+    ).to(device)
     num_correct = torch.zeros((), dtype=torch.long, device=device)
-    batches = iterate_outputs(objective, loader, batch_size=batch_size)
-    for batch in with_progress(batches, len(loader), progress):
-        collapse.update(batch.features, batch.labels)
-        num_correct += (batch.predictions == batch.labels).sum()
+    num_samples = len(_positions(len(loader), batch_size, world))
+    with world.together():
+        batches = iterate_outputs(objective, loader, batch_size=batch_size, shard=world.shard)
+        for batch in with_progress(batches, num_samples, progress):
+            collapse.update(batch.features, batch.labels)
+            num_correct += (batch.predictions == batch.labels).sum()
+    collapse.sync(process_group=world.group, should_sync=world.size > 1)
     means = collapse.statistics.means
     if isinstance(head, FittedHead):
         # The predictions were made with other class means, so there is no accuracy to report.
         head.set_means(means)
         accuracy = {}
     else:
-        accuracy = {"train_accuracy": int(num_correct) / len(loader)}
-    computed = {name: float(value) for name, value in collapse.compute().items()}
+        accuracy = {"train_accuracy": sum(world.gather(int(num_correct))) / len(loader)}
+
+    def compute() -> tuple[dict[str, float], dict[str, str]]:
+        values = {name: float(value) for name, value in collapse.compute().items()}
+        return values, collapse.absent
+
+    computed, absent = world.from_first(compute)
     values = {name: value for name, value in computed.items() if not math.isnan(value)}
     # The sign of the features only decides what is attainable, which nothing here reports.
     unselected = dict.fromkeys(CATALOG, "not among the cheap metrics")
-    return _TrainingResults(means, accuracy, values, unselected | collapse.absent, "any")
+    return _TrainingResults(means, accuracy, values, unselected | absent, "any")
+
+
+def _positions(num_samples: int, batch_size: int, world: World) -> Integer[Tensor, "own"]:
+    """Return which images are those of this process."""
+    parts = evaluation_slices(num_samples, batch_size, shard=world.shard)
+    return torch.cat([torch.arange(0), *(torch.arange(p.start, p.stop) for p in parts)])
+
+
+def _nearest_means(
+    features: Float[Tensor, "samples dim"], means: Float[Tensor, "classes dim"]
+) -> Integer[Tensor, "samples"]:
+    unit = normalize(features)
+    return torch.cdist(unit, means.to(unit)).argmin(1)
 
 
 def _balanced_accuracy(
@@ -221,11 +338,6 @@ def _balanced_accuracy(
     counts = torch.bincount(labels, minlength=num_classes).double()
     num_correct = torch.bincount(labels[correct], minlength=num_classes)
     return float((num_correct[counts > 0] / counts[counts > 0]).mean())
-
-
-def _nearest_mean_accuracy(outputs: Outputs, means: Float[Tensor, "classes dim"]) -> float:
-    unit = normalize(outputs.features)
-    return _fraction(torch.cdist(unit, means.to(unit)).argmin(1) == outputs.labels)
 
 
 def _fraction(values: Bool[Tensor, "samples"]) -> float:

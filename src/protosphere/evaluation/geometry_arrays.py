@@ -1,6 +1,6 @@
 """Arrays that describe the geometry of a trained model, for plots."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,30 +33,78 @@ def geometry_arrays(
         which class means differ most, ``means_3d``, ``prototypes_3d`` and ``samples_3d`` with
         ``sample_labels`` for at most 2,000 images.
     """
+    chosen = choose_points(outputs.labels)
+    points = Points(chosen, outputs.features[chosen.to(outputs.features.device)])
+    return arrays_with_points(
+        means, prototypes, outputs.labels, outputs.predictions, outputs.confidences, points
+    )
+
+
+class Points(NamedTuple):
+    """The images that are points of a 3-D plot.
+
+    Attributes:
+        chosen: Which images, in ascending order, on the CPU.
+        features: Their features.
+    """
+
+    chosen: Integer[Tensor, "points"]
+    features: Float[Tensor, "points dim"]
+
+
+def choose_points(labels: Integer[Tensor, "samples"]) -> Integer[Tensor, "points"]:
+    """Return which images are points of a 3-D plot, at most 2,000 and as many of each class.
+
+    Args:
+        labels: True class index of each image.
+
+    Returns:
+        Sorted indices on the CPU.
+    """
+    return _balanced_subset(labels.cpu(), _MAX_POINTS)
+
+
+def arrays_with_points(
+    means: Float[Tensor, "classes dim"],
+    prototypes: Float[Tensor, "classes dim"],
+    labels: Integer[Tensor, "samples"],
+    predictions: Integer[Tensor, "samples"],
+    confidences: Float[Tensor, "samples"],
+    points: Points,
+) -> dict[str, NDArray[Any]]:
+    """Return the arrays of :func:`geometry_arrays` without the features of all images.
+
+    Args:
+        means: Class means of unit training features.
+        prototypes: Prototypes of the head, of any norm.
+        labels: True class index of each evaluation image.
+        predictions: Predicted class index of each.
+        confidences: Softmax probability of each predicted class.
+        points: The images that are points of a 3-D plot.
+    """
     means, prototypes = means.cpu().double(), normalize(prototypes.cpu().double())
-    labels, predictions = outputs.labels.cpu(), outputs.predictions.cpu()
+    labels, predictions = labels.cpu(), predictions.cpu()
     num_classes = len(means)
     center = means.mean(0)
     directions = normalize(means - center)
     confusion = torch.bincount(labels * num_classes + predictions, minlength=num_classes**2)
     confusion = confusion.reshape(num_classes, num_classes)
-    confidences = torch.zeros(num_classes, dtype=torch.float64)
-    confidences.index_add_(0, labels, outputs.confidences.cpu().double())
+    confidence_sums = torch.zeros(num_classes, dtype=torch.float64)
+    confidence_sums.index_add_(0, labels, confidences.cpu().double())
     axes = _principal_axes(means - center)
-    chosen = _balanced_subset(labels, _MAX_POINTS)
-    samples = normalize(outputs.features[chosen.to(outputs.features.device)]).cpu().double()
+    samples = normalize(points.features).cpu().double()
     floats = {
         "class_means": means,
         "prototypes": prototypes,
         "class_cosines": directions @ directions.T,
         "prototype_cosines": prototypes @ prototypes.T,
         "class_accuracy": confusion.diagonal() / confusion.sum(1),
-        "class_confidence": confidences / confusion.sum(1),
+        "class_confidence": confidence_sums / confusion.sum(1),
         "means_3d": (means - center) @ axes,
         "prototypes_3d": (prototypes - prototypes.mean(0)) @ axes,
         "samples_3d": (samples - center) @ axes,
     }
-    integers = {"confusion": confusion, "sample_labels": labels[chosen]}
+    integers = {"confusion": confusion, "sample_labels": labels[points.chosen]}
     return {name: value.numpy().astype(np.float32) for name, value in floats.items()} | {
         name: value.numpy().astype(np.int32) for name, value in integers.items()
     }

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from protosphere.data.loaders import Loader
 from protosphere.data.progress import no_progress
+from protosphere.data.sampling import evaluation_slices
 from protosphere.evaluation.calibration import score_samples
 from protosphere.training import Objective
 
@@ -73,7 +74,7 @@ def measuring_device(device: torch.device) -> torch.device:
 
 
 def iterate_features(
-    encoder: nn.Module, loader: Loader, *, batch_size: int = 512
+    encoder: nn.Module, loader: Loader, *, batch_size: int = 512, shard: tuple[int, int] = (0, 1)
 ) -> Iterator[LabeledFeatures]:
     """Yield the features of all images, batch by batch, without augmentation.
 
@@ -84,16 +85,17 @@ def iterate_features(
         encoder: Module from images to features, on the device of the loader.
         loader: The images.
         batch_size: Number of images in a batch.
+        shard: Which process, and of how many: they take whole batches in turn.
     """
     with evaluation_mode(encoder):
-        for images, labels in loader.evaluation_batches(batch_size):
+        for images, labels in loader.evaluation_batches(batch_size, shard=shard):
             with torch.no_grad():
                 features = encoder(images).float()
             yield LabeledFeatures(features, labels)
 
 
 def iterate_outputs(
-    objective: Objective, loader: Loader, *, batch_size: int = 512
+    objective: Objective, loader: Loader, *, batch_size: int = 512, shard: tuple[int, int] = (0, 1)
 ) -> Iterator[Outputs]:
     """Yield features and predictions of all images, batch by batch, without augmentation.
 
@@ -103,13 +105,26 @@ def iterate_outputs(
         objective: Objective on the device of the loader; its modes are restored at the end.
         loader: The images.
         batch_size: Number of images in a batch.
+        shard: Which process, and of how many: they take whole batches in turn, and all of them call
+            the model equally often, because its parts may be divided over processes.
     """
+    encoder, head = objective.encoder, objective.head
     with evaluation_mode(objective):
-        for features, labels in iterate_features(objective.encoder, loader, batch_size=batch_size):
+        batches = iterate_features(encoder, loader, batch_size=batch_size, shard=shard)
+        num_calls = 0
+        for features, labels in batches:
+            num_calls += 1
             with torch.no_grad():
-                scores = score_samples(objective.head(features), labels)
+                scores = score_samples(head(features), labels)
             outputs = (features, scores.predictions, labels, scores.confidences, scores.losses)
             yield Outputs(*(tensor.to(measuring_device(tensor.device)) for tensor in outputs))
+        if num_calls < -(-len(loader) // (batch_size * shard[1])):
+            # The first image alone; what comes of it is not used.
+            for features, _ in iterate_features(
+                encoder, loader, batch_size=1, shard=(0, len(loader))
+            ):
+                with torch.no_grad():
+                    head(features)
 
 
 def collect_outputs(
@@ -118,6 +133,7 @@ def collect_outputs(
     *,
     batch_size: int = 512,
     progress: Callable[[float], None] = no_progress,
+    shard: tuple[int, int] = (0, 1),
 ) -> Outputs:
     """Return features and predictions of all images.
 
@@ -126,10 +142,19 @@ def collect_outputs(
         loader: The images.
         batch_size: Number of images in a batch.
         progress: Called with the fraction of images that is done.
+        shard: Which process, and of how many: they take whole batches in turn. A process may have
+            none.
     """
-    batches = iterate_outputs(objective, loader, batch_size=batch_size)
-    columns = zip(*with_progress(batches, len(loader), progress), strict=True)
-    return Outputs(*(torch.cat(column) for column in columns))
+    parts = evaluation_slices(len(loader), batch_size, shard=shard)
+    batches = iterate_outputs(objective, loader, batch_size=batch_size, shard=shard)
+    num_samples = sum(part.stop - part.start for part in parts)
+    outputs = list(with_progress(batches, num_samples, progress))
+    if not outputs:
+        device = measuring_device(loader.device)
+        none = torch.zeros(0, objective.head.prototypes.shape[1], device=device)
+        labels, values = none[:, 0].long(), none[:, 0]
+        return Outputs(none, labels, labels, values, values)
+    return Outputs(*(torch.cat(column) for column in zip(*outputs, strict=True)))
 
 
 def encode(

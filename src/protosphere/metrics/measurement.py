@@ -15,7 +15,12 @@ from protosphere.metrics.catalog import select
 from protosphere.metrics.centered import list_indices
 from protosphere.metrics.compute import MetricInputs, compute_metrics
 from protosphere.metrics.definition import Sign
-from protosphere.metrics.sample_source import Progress, ProgressCounter, SampleSource
+from protosphere.metrics.sample_source import (
+    Progress,
+    ProgressCounter,
+    SampleSource,
+    numpy_view,
+)
 from protosphere.metrics.two_pass import first_pass, second_pass, with_second_pass
 
 Features = Float[Tensor, "samples dim"] | np.ndarray | Sequence[Sequence[float]]
@@ -170,7 +175,7 @@ def measure_detailed(
 
     if device is None and isinstance(sample_array, Tensor):
         device = sample_array.device
-    source = SampleSource(_numpy_view(sample_array), torch.device(device or "cpu"), space)
+    source = SampleSource(numpy_view(sample_array), torch.device(device or "cpu"), space)
     if memory_budget is None and isinstance(sample_array, np.memmap):
         memory_budget = _MEMMAP_BUDGET
     two_passes = bool(_SECOND_PASS & set(names))
@@ -215,15 +220,6 @@ def _as_tensor(array: Tensor | np.ndarray) -> Tensor:
     # A copy, because the array may be read-only or have a foreign byte order; heads are small.
     dtype = array.dtype.newbyteorder("=") if array.itemsize <= 8 else np.float64
     return torch.from_numpy(np.array(array, dtype=dtype))
-
-
-def _numpy_view(features: Tensor | np.ndarray) -> Tensor | np.ndarray:
-    """A NumPy view of a CPU tensor if NumPy supports the dtype."""
-    if isinstance(features, Tensor):
-        features = features.detach()
-        if features.device.type == "cpu" and features.dtype != torch.bfloat16:
-            return features.resolve_neg().numpy()
-    return features
 
 
 def _check_not_text(labels: Tensor | np.ndarray) -> None:

@@ -108,6 +108,15 @@ class ProgressCounter:
             self._progress(self._done / self._total)
 
 
+def numpy_view(features: Tensor | np.ndarray) -> Tensor | np.ndarray:
+    """Return a NumPy view of a CPU tensor if NumPy supports the dtype."""
+    if isinstance(features, Tensor):
+        features = features.detach()
+        if features.device.type == "cpu" and features.dtype != torch.bfloat16:
+            return features.resolve_neg().numpy()
+    return features
+
+
 def squared_norms(rows: Array) -> Array:
     """Return Σ_j x_ij² of each row; on the CPU without a matrix of squares."""
     if isinstance(rows, np.ndarray):

@@ -77,7 +77,6 @@ def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     return buckets
 
 
-@torch.no_grad()
 def broadcast_state(module: nn.Module, group: ProcessGroup | None) -> None:
     """Give a module the parameters and buffers of the first process; every process must call it.
 
@@ -85,9 +84,24 @@ def broadcast_state(module: nn.Module, group: ProcessGroup | None) -> None:
         module: The module, on the device of the group.
         group: Process group; None does nothing.
     """
+    _broadcast([*module.parameters(), *module.buffers()], group)
+
+
+def broadcast_buffers(module: nn.Module, group: ProcessGroup | None) -> None:
+    """Give a module the buffers of the first process; every process must call it.
+
+    Args:
+        module: The module, on the device of the group.
+        group: Process group; None does nothing.
+    """
+    _broadcast(list(module.buffers()), group)
+
+
+@torch.no_grad()
+def _broadcast(tensors: Sequence[Tensor], group: ProcessGroup | None) -> None:
     if group is None:
         return
-    for tensor in [*module.parameters(), *module.buffers()]:
+    for tensor in tensors:
         # A tensor may be a view, or be laid out as no collective takes it.
         sent = tensor.detach().contiguous()
         dist.broadcast(sent, src=0, group=group)

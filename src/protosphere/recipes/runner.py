@@ -11,8 +11,8 @@ import torch
 
 from protosphere.classifiers.protocol import FittedHead
 from protosphere.data.datasets import ChannelStatistics, ImageDataset
-from protosphere.data.loaders import Loader, MemoryLoader
-from protosphere.evaluation import evaluate
+from protosphere.data.loaders import MemoryLoader
+from protosphere.evaluation import Evaluation, evaluate
 from protosphere.parallel.launch import PeerError, World
 from protosphere.recipes import build
 from protosphere.recipes.initialization import (
@@ -77,8 +77,8 @@ def run_recipe(
 ) -> Iterator[Event]:
     """Run a recipe. The generator trains while it is iterated; exhaust it to complete the run.
 
-    Of several processes, only the first one uses the folder and evaluates; the others wait. All of
-    them must iterate, and they get the same events.
+    Of several processes, only the first one uses the folder; all of them train and evaluate. They
+    must all iterate, and they get the same events.
 
     Args:
         recipe: The recipe.
@@ -158,8 +158,16 @@ def run_recipe(
                 should_stop=should_stop,
                 world=world,
             ):
+                if progress.at_epoch_end:
+                    world.from_first(partial(_log_training, folder, progress, loaders[0].device))
+                evaluation = None
+                if _is_evaluated(recipe, progress):
+                    with progress.ema_weights():
+                        evaluation = evaluate(
+                            objective, *loaders, metrics=recipe.evaluation.metrics, world=world
+                        )
                 outcome = world.from_first(
-                    partial(_record, recipe, folder, progress, objective, *loaders)
+                    partial(_record, recipe, folder, progress, objective, evaluation)
                 )
                 yield Event(progress, outcome.metrics, resumed_at, outcome.best, outcome.stop)
                 if outcome.stop:
@@ -327,38 +335,40 @@ class _Outcome(NamedTuple):
     stop: bool
 
 
+def _is_evaluated(recipe: Recipe, progress: Progress) -> bool:
+    epoch, last = round(progress.epoch), recipe.schedule.epochs
+    return progress.at_epoch_end and (epoch == last or epoch % recipe.evaluation.every == 0)
+
+
+def _log_training(folder: RunFolder, progress: Progress, device: torch.device) -> None:
+    folder.log(
+        {
+            "kind": "train",
+            "step": progress.step,
+            "epoch": round(progress.epoch),
+            "loss": progress.loss,
+            "lr": progress.lr,
+            "images_per_second": round(progress.images_per_second, 1),
+            **_gpu_memory(device),
+        }
+    )
+
+
 def _record(
     recipe: Recipe,
     folder: RunFolder,
     progress: Progress,
     objective: Objective,
-    train_loader: Loader,
-    test_loader: Loader,
+    evaluation: Evaluation | None,
 ) -> _Outcome:
-    """Log and evaluate; then save, so that a checkpoint never precedes its records on disk."""
+    """Log an evaluation; then save, so that a checkpoint never precedes its records on disk."""
     epoch, last = round(progress.epoch), recipe.schedule.epochs
     metrics = None
-    if progress.at_epoch_end:
-        folder.log(
-            {
-                "kind": "train",
-                "step": progress.step,
-                "epoch": epoch,
-                "loss": progress.loss,
-                "lr": progress.lr,
-                "images_per_second": round(progress.images_per_second, 1),
-                **_gpu_memory(train_loader.device),
-            }
-        )
-        if epoch == last or epoch % recipe.evaluation.every == 0:
-            with progress.ema_weights():
-                result = evaluate(
-                    objective, train_loader, test_loader, metrics=recipe.evaluation.metrics
-                )
-            metrics = result.metrics
-            write_arrays(folder, result.arrays)
-            record = {"kind": "evaluation", "step": progress.step, "epoch": epoch}
-            folder.log(record | {"split": recipe.split} | metrics)
+    if evaluation is not None:
+        metrics = evaluation.metrics
+        write_arrays(folder, evaluation.arrays)
+        record = {"kind": "evaluation", "step": progress.step, "epoch": epoch}
+        folder.log(record | {"split": recipe.split} | metrics)
     is_last = progress.at_epoch_end and epoch == last
     due = is_last or (progress.at_epoch_end and epoch % recipe.checkpoint.every == 0)
     best, is_exhausted = None, False

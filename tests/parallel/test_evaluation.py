@@ -1,0 +1,85 @@
+"""Evaluation on several processes: every image once, and the results of one process."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from protosphere.data.sampling import evaluation_slices
+from support.group_evaluation import (
+    BATCH_SIZE,
+    HEADS,
+    NUM_TEST,
+    NUM_TRAIN,
+    evaluate_part,
+    fail_in_evaluation,
+)
+from support.processes import Processes, gloo_processes
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with gloo_processes() as running:
+        yield running
+
+
+@pytest.mark.parametrize("metrics", ["all", "cheap"])
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(("batch_size", "dim"), [(5, 8), (20, 3)])
+def test_results_are_those_of_one_process(
+    processes: Processes, head: str, metrics: str, batch_size: int, dim: int
+) -> None:
+    """With uneven parts; of 20 images in a batch, the last of 3 and 4 processes have no images."""
+    arguments = (head, metrics, batch_size, dim)
+    (metric_values, arrays, verdicts), train, test, prototypes = evaluate_part(None, *arguments)
+    assert sorted(train) == list(range(NUM_TRAIN))
+    assert sorted(test) == list(range(NUM_TEST))
+    for size in (1, 2, 3, 4):
+        parts = processes.run(evaluate_part, [arguments] * size)
+        # A process without a batch evaluates the first image once more, and does not count it.
+        for index, num_samples in ((1, NUM_TRAIN), (2, NUM_TEST)):
+            seen = Counter(number for part in parts for number in part[index])
+            assert set(seen) == set(range(num_samples))
+            assert all(count == 1 for number, count in seen.items() if number)
+        for result, *_, own_prototypes in parts:
+            assert own_prototypes == prototypes
+            assert list(result.metrics) == list(metric_values)
+            for name, value in metric_values.items():
+                is_count = name.endswith("accuracy") or name == "nc4_agreement"
+                tolerance = 0 if is_count else 1e-9
+                expected = pytest.approx(value, rel=tolerance, abs=tolerance)
+                assert result.metrics[name] == expected, name
+            assert [v.answer for v in result.verdicts] == [v.answer for v in verdicts]
+            for name, array in arrays.items():
+                np.testing.assert_allclose(result.arrays[name], array, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("metrics", ["all", "cheap"])
+def test_a_failure_on_one_process_is_one_on_all(processes: Processes, metrics: str) -> None:
+    peer = "PeerError: process 1 of the run has failed"
+    errors = processes.run(fail_in_evaluation, [(metrics, "image")] * 3)
+    assert errors == [peer, f"DataError: image {BATCH_SIZE} cannot be read", peer]
+    # The processes still understand each other.
+    assert len(processes.run(evaluate_part, [("cosine", metrics, BATCH_SIZE)] * 3)) == 3
+
+
+def test_errors_about_all_samples_are_those_of_one_process(processes: Processes) -> None:
+    message = "ValueError: every class needs a sample"
+    first, second = processes.run(fail_in_evaluation, [("all", "class")] * 2)
+    assert first == f"{message}; class 4 has none"
+    assert second == "PeerError: process 0 of the run has failed"
+    alone = fail_in_evaluation(None, "all", "features")
+    assert "in sample 12" in alone
+    assert alone in processes.run(fail_in_evaluation, [("all", "features")] * 2)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+@pytest.mark.parametrize("num_samples", [1, 7, 20, 21])
+def test_processes_take_whole_batches_in_turn(num_samples: int, count: int) -> None:
+    whole = [list(range(num_samples))[start : start + 4] for start in range(0, num_samples, 4)]
+    for index in range(count):
+        parts = evaluation_slices(num_samples, 4, shard=(index, count))
+        assert [list(range(num_samples))[part] for part in parts] == whole[index::count]

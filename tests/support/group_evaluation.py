@@ -1,0 +1,111 @@
+"""What the processes of a test run: the evaluation of a small model."""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from protosphere.classifiers import CosineClassifier, LinearClassifier, MeanClassifier
+from protosphere.data.loaders import Batch, FeatureLoader
+from protosphere.data.splits import DataError
+from protosphere.evaluation import Evaluation, evaluate
+from protosphere.parallel.launch import World
+from protosphere.training import Objective
+
+DIM, NUM_CLASSES, NUM_TRAIN, NUM_TEST, BATCH_SIZE = 6, 5, 47, 23, 5
+HEADS: dict[str, Any] = {
+    "cosine": CosineClassifier,
+    "linear": LinearClassifier,
+    "mean": MeanClassifier,
+}
+
+
+class CountingLoader(FeatureLoader):
+    """Features that record which of them were evaluated; one of them may be unreadable."""
+
+    def __init__(self, features: Tensor, labels: Tensor, unreadable: int | None = None) -> None:
+        super().__init__(features, labels)
+        self.seen: list[int] = []
+        self.unreadable = unreadable
+
+    def evaluation_batches(
+        self, batch_size: int, *, shard: tuple[int, int] = (0, 1)
+    ) -> Iterator[Batch]:
+        for features, labels in super().evaluation_batches(batch_size, shard=shard):
+            numbers = [int((self.features == row).all(1).nonzero()) for row in features]
+            if self.unreadable in numbers:
+                raise DataError(f"image {self.unreadable} cannot be read")
+            self.seen += numbers
+            yield features, labels
+
+
+def create_loaders(unreadable: int | None = None) -> tuple[CountingLoader, CountingLoader]:
+    """Training and test features; most processes have none of the last class."""
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.arange(NUM_TRAIN) % (NUM_CLASSES - 1)
+    labels[[7, 9, 41]] = NUM_CLASSES - 1
+    offsets = torch.randn(NUM_CLASSES, DIM, generator=generator)
+    train, test = (
+        torch.randn(n, DIM, generator=generator) + offsets[labels[:n]]
+        for n in (NUM_TRAIN, NUM_TEST)
+    )
+    return CountingLoader(train, labels, unreadable), CountingLoader(test, labels[:NUM_TEST])
+
+
+def create_objective(head: str, dim: int, rank: int) -> Objective:
+    """The same weights on every process, and running statistics that only the first one has."""
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Linear(DIM, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, dim))
+    objective = Objective(encoder, HEADS[head](dim, NUM_CLASSES), lambda x, *_: x.sum())
+    normalization = encoder[1]
+    assert isinstance(normalization.running_mean, Tensor)
+    normalization.running_mean.copy_(torch.linspace(-1, 1, 8) + rank)
+    return objective
+
+
+def evaluate_part(
+    group: Any, head: str, metrics: Any, batch_size: int, dim: int = 8
+) -> tuple[Evaluation, list[int], list[int], list[float]]:
+    """Evaluate; return the result, the images of this process, and what a fitted head has."""
+    warnings.simplefilter("error")
+    world = create_world(group)
+    objective = create_objective(head, dim, world.rank)
+    train, test = create_loaders()
+    objective.encoder[2].eval()
+    result = evaluate(objective, train, test, metrics=metrics, batch_size=batch_size, world=world)
+    modes = [child.training for child in objective.encoder]
+    assert modes == [True, True, False, True]
+    prototypes = objective.head.prototypes.detach()
+    return result, train.seen, test.seen, prototypes.flatten().tolist()
+
+
+def create_world(group: Any) -> World:
+    if group is None:
+        return World()
+    return World(dist.get_rank(group), dist.get_world_size(group), group=group, control=group)
+
+
+def fail_in_evaluation(group: Any, metrics: Any, case: str) -> str:
+    """Evaluate with an image that one process cannot read, or without images of a class."""
+    world = create_world(group)
+    unreadable = BATCH_SIZE if case == "image" and world.rank == 1 else None
+    train, test = create_loaders(unreadable)
+    if case == "class":
+        train.labels = train.labels.clamp(max=NUM_CLASSES - 2)
+    if case == "features":
+        train.features[12] = torch.inf
+    try:
+        evaluate(
+            create_objective("cosine", 8, world.rank),
+            train,
+            test,
+            metrics=metrics,
+            batch_size=BATCH_SIZE,
+            world=world,
+        )
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
