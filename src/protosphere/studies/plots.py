@@ -65,7 +65,7 @@ def plot_convergence(
         for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     panels[-1].legend(list(lines.values()), list(lines), loc="center", fontsize=8)
-    _write(path, figure)
+    write_figure(path, figure)
 
 
 def _draw_curve(axes: Any, name: str, points: Sequence[CurveRow], row: ConvergenceRow) -> None:
@@ -127,7 +127,7 @@ def plot_reliability(path: Path, diagrams: Mapping[str, Sequence[ReliabilityRow]
                 linewidths=0,
             )
         axes.legend(fontsize=8)
-    _write(path, figure)
+    write_figure(path, figure)
 
 
 def _create_figure(num_panels: int) -> tuple["Figure", list[Any]]:
@@ -144,7 +144,16 @@ def _create_figure(num_panels: int) -> tuple["Figure", list[Any]]:
     return figure, panels
 
 
-def _write(path: Path, figure: "Figure") -> None:
+def write_figure(path: Path, figure: "Figure") -> None:
+    """Write a figure in the format of the file's suffix.
+
+    Args:
+        path: File to write or replace.
+        figure: The figure.
+
+    Raises:
+        StorageError: The file could not be written.
+    """
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:], dpi=150)
     write_atomically(path, content.getvalue())

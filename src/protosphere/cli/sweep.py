@@ -1,0 +1,181 @@
+"""``protosphere sweep``: train a recipe with many settings and choose on validation images."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from protosphere.cli.options import (
+    AsJson,
+    Device,
+    Download,
+    Overrides,
+    complete_recipe,
+)
+from protosphere.cli.output_files import Overwrite
+
+if TYPE_CHECKING:
+    from protosphere.runs.sweeps import SweepRecord
+
+Metric = Literal["accuracy", "balanced_accuracy", "nearest_mean_accuracy", "loss", "ece"]
+Sampler = Literal["grid", "tpe", "random"]
+
+
+def sweep(
+    recipe_name: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="Name of a recipe (see `protosphere recipes`), or a YAML file.",
+            autocompletion=complete_recipe,
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the sweep.")],
+    more: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUES]...", help="More keys to vary, as --over."),
+    ] = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="<key=values>",
+            help="Key of the recipe to vary: loss.temperature=0.05,0.1,0.2 for these values, "
+            "optimizer.momentum=0.8..0.95 for a range, optimizer.lr=log:0.05..0.5 for a range on "
+            "a logarithmic scale; may be repeated.",
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of trials, those of earlier calls included; not needed if all keys have "
+            "values, whose combinations are then run.",
+            min=1,
+        ),
+    ] = None,
+    sampler: Annotated[
+        Sampler | None,
+        typer.Option(
+            help="How settings are chosen: all combinations, a tree-structured Parzen estimator, "
+            "or at random. By default grid if all keys have values and --trials is not given, "
+            "otherwise tpe.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the sampler; training has the seed of the recipe.", min=0)
+    ] = 0,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune/--no-prune",
+            help="End a trial early whose evaluations are worse than the median of the others.",
+        ),
+    ] = True,
+    metric: Annotated[
+        Metric | None,
+        typer.Option(
+            help="Metric of the validation images to choose by. By default the one that the recipe "
+            "monitors, or accuracy.",
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="<url>",
+            help="Database of Optuna for several machines, such as postgresql://HOST/NAME, or "
+            "journal:PATH for a file on a network file system. By default sweep.db in the folder.",
+        ),
+    ] = None,
+    study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "sweep",
+    overrides: Overrides = None,
+    device: Device = "auto",
+    download: Download = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="<path>", help="Draw the phase diagram to this .png, .svg or .pdf file."
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a recipe with many settings, and choose the best on validation images.
+
+    Test images are not used. The same command continues a sweep that was
+    interrupted; several processes with the same command share its trials.
+    """
+    from protosphere.cli.errors import report_errors
+
+    with report_errors():
+        _check_packages()
+        from protosphere.cli.devices import resolve_device
+        from protosphere.cli.output_files import check_new_file
+        from protosphere.cli.signals import catch_signals
+        from protosphere.cli.sweep_text import SweepDisplay
+        from protosphere.recipes.loading import read_recipe
+        from protosphere.studies.plots import PLOT_SUFFIXES, import_matplotlib
+        from protosphere.studies.sweep import run_sweep
+        from protosphere.studies.sweep_plots import plot_sweep, write_page
+
+        if plot is not None:
+            check_new_file("--plot", plot, suffixes=PLOT_SUFFIXES, overwrite=overwrite)
+            import_matplotlib()
+        recipe = read_recipe(recipe_name, overrides or [])
+        with catch_signals() as stop_requested, SweepDisplay() as display:
+            record = run_sweep(
+                recipe,
+                [*(over or []), *(more or [])],
+                out,
+                trials=trials,
+                sampler=sampler,
+                seed=seed,
+                prune=prune,
+                metric=metric,
+                storage=storage,
+                study=study,
+                device=resolve_device(device),
+                download=download,
+                should_stop=stop_requested,
+                report=display,
+            )
+        has_page = write_page(out / "sweep.html", record)
+        if plot is not None:
+            plot_sweep(plot, record)
+        _print_result(record, out, has_page=has_page, as_json=as_json)
+
+
+def _check_packages() -> None:
+    try:
+        import optuna  # noqa: F401
+    except ImportError as error:
+        raise ImportError('sweeps need Optuna: pip install "protosphere[sweep]"') from error
+
+
+def _print_result(record: "SweepRecord", out: Path, *, has_page: bool, as_json: bool) -> None:
+    from protosphere.cli.benchmark_table import print_note
+    from protosphere.cli.sweep_text import print_trials
+    from protosphere.cli.text import echo, to_json
+    from protosphere.runs.sweeps import sweep_to_json
+    from protosphere.studies.sweep_plots import describe_region
+
+    if as_json:
+        typer.echo(to_json(sweep_to_json(record), indent=2))
+    else:
+        print_trials(record)
+    running = sum(trial.state == "running" for trial in record.trials)
+    num_left = record.num_trials - len(record.trials) + running
+    if num_left:
+        echo(
+            f"{record.num_trials - num_left} of {record.num_trials} trials are finished; the same "
+            "command continues",
+            err=True,
+        )
+    elif record.best is None:
+        raise ValueError(f"no trial of {out} is complete; {out / 'sweep.json'} has their errors")
+    if as_json or record.best is None:
+        return
+    print_note(describe_region(record))
+    if has_page:
+        print_note(f"Phase diagram: {out / 'sweep.html'}")
+    best = shlex.quote(str(out / "best.yaml"))
+    print_note(f"Next: protosphere train {best} --out RUN, on all training images")

@@ -1,0 +1,366 @@
+"""Sweeps: train a recipe with many settings, choose on validation images; stop and resume."""
+
+import gc
+import json
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, get_args
+
+import torch
+from optuna.trial import Trial
+
+from protosphere.data.datasets import ImageDataset
+from protosphere.recipes.build import load_dataset
+from protosphere.recipes.monitor import find_best, is_patience_exhausted
+from protosphere.recipes.runner import run_recipe
+from protosphere.recipes.schema import Recipe, recipe_from_yaml
+from protosphere.runs import RunFolder
+from protosphere.runs.checkpoints import last_step
+from protosphere.runs.sweeps import SweepRecord, SweepTrial
+from protosphere.storage.errors import StorageError
+from protosphere.studies.sweep_folder import SweepFolder
+from protosphere.studies.sweep_plan import (
+    Metric,
+    SamplerName,
+    check_plan,
+    create_plan,
+    create_pruner,
+)
+from protosphere.studies.sweep_settings import SweepError, final_recipe, trial_recipe
+from protosphere.studies.sweep_storage import (
+    Location,
+    SweepSampler,
+    SweepStudy,
+    open_study,
+    sqlite_url,
+)
+
+# Metrics of the last evaluation that a record has.
+_RECORDED = (*get_args(Metric), "train_accuracy")
+# The compiler keeps eight versions of a function; each trial of another form adds one.
+_MAX_COMPILED_FORMS = 4
+_MAX_ERROR = 300
+_NUM_VALIDATION = "num_validation"
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """What happened in a sweep.
+
+    Attributes:
+        trial: The trial, running or just finished.
+        metric: Metric that trials are compared by.
+        num_trials: Number of trials that the sweep is to have.
+        fraction: Fraction of the epochs of the trial that is done.
+        is_best: Whether the trial has just become the best one.
+    """
+
+    trial: SweepTrial
+    metric: str
+    num_trials: int
+    fraction: float
+    is_best: bool = False
+
+
+def run_sweep(
+    recipe: Recipe,
+    over: Sequence[str],
+    out: Path | str,
+    *,
+    trials: int | None = None,
+    sampler: SamplerName | None = None,
+    seed: int = 0,
+    prune: bool = True,
+    metric: Metric | None = None,
+    storage: str | None = None,
+    study: str = "sweep",
+    device: torch.device | str = "cpu",
+    download: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+    report: Callable[[SweepProgress], None] = lambda _: None,
+) -> SweepRecord:
+    """Run a sweep, or continue one that was interrupted: call it again with the same arguments.
+
+    Trials run one after the other. Each trains on the training images without the validation
+    images (a tenth of them, if the recipe has none) and is evaluated on these; test images are not
+    used. A trial that fails is recorded, and the sweep goes on.
+
+    Several processes may call this with the same arguments and share the trials: on one machine
+    with the same folder, on several machines with the same storage.
+
+    Args:
+        recipe: The recipe.
+        over: What is varied, each as :func:`~protosphere.studies.sweep_settings.parse_setting`
+            takes it.
+        out: Folder of the sweep.
+        trials: Number of trials; None for all combinations of grids.
+        sampler: How settings are chosen; None for ``"grid"`` if all settings are grids and
+            ``trials`` is None, and for ``"tpe"`` otherwise.
+        seed: Seed of the sampler. The seed of training is that of the recipe.
+        prune: Whether a trial ends early if its evaluations are worse than the median of the
+            others at the same epoch.
+        metric: Metric to choose by; None for the one that the recipe monitors, or accuracy.
+        storage: URL of a database that Optuna can use, or ``journal:PATH``; None for the file
+            ``sweep.db`` in the folder.
+        study: Name of the study in the storage.
+        device: Where to train.
+        download: Whether a missing dataset is downloaded.
+        should_stop: Called after each training step; once it returns True, a checkpoint is saved
+            and the sweep ends.
+        report: Called when a trial starts, after each of its epochs and when it is finished. What
+            it raises ends the sweep.
+
+    Returns:
+        The record of the sweep.
+
+    Raises:
+        SweepError: The arguments are not valid, or folder or storage belong to another sweep.
+        RecipeError: The recipe has no such key, or refuses a value.
+        DataError: The data are missing or not valid.
+        StorageError: A file could not be written.
+    """
+    plan = create_plan(
+        recipe, over, trials=trials, sampler=sampler, seed=seed, prune=prune, metric=metric
+    )
+    with ExitStack() as stack:
+        folder = stack.enter_context(closing(SweepFolder(out)))
+        url = sqlite_url(folder.path / "sweep.db") if storage is None else storage
+        location = Location(url, study)
+        opened = stack.enter_context(
+            open_study(
+                location,
+                plan.settings,
+                sampler=SweepSampler(plan.sampler, plan.seed, plan.settings),
+                direction=plan.direction,
+                pruner=create_pruner(recipe, prune=prune),
+            )
+        )
+        with folder.lock():
+            check_plan(opened, plan, str(folder.path if storage is None else location))
+        sweep = _Sweep(plan, folder, opened, device, download, should_stop, report)
+        sweep.run()
+        return sweep.write()
+
+
+class _Sweep:
+    """The trials of a sweep in this process."""
+
+    def __init__(
+        self,
+        plan: SweepRecord,
+        folder: SweepFolder,
+        study: SweepStudy,
+        device: torch.device | str,
+        download: bool,
+        should_stop: Callable[[], bool],
+        report: Callable[[SweepProgress], None],
+    ) -> None:
+        self.plan, self.folder, self.study = plan, folder, study
+        self.device, self.download = device, download
+        self.should_stop, self.on_progress = should_stop, report
+        self.recipe = recipe_from_yaml(plan.recipe)
+        self._data: tuple[str, ImageDataset] | None = None
+        self._compiled: set[str] = set()
+
+    def run(self) -> None:
+        """Run trials until there are enough, or the sweep is asked to stop."""
+        self.write()
+        while not self.should_stop():
+            claimed = self._next_trial()
+            if claimed is None:
+                return
+            trial, claim = claimed
+            with claim:
+                if not self._run_trial(trial):
+                    return
+            if torch.device(self.device).type == "cuda":
+                gc.collect()  # Cycles of objects may hold memory of the last trial.
+                torch.cuda.empty_cache()
+
+    def _next_trial(self) -> tuple[Trial, IO[str]] | None:
+        """Return an interrupted trial or a new one, claimed for this process."""
+        with self.folder.lock():
+            for number in self.study.interrupted(self.folder.identity):
+                claim = self.folder.claim(number)
+                if claim is not None:
+                    return self.study.continue_trial(number), claim
+        if self.study.num_trials >= self.plan.num_trials:
+            return None
+        self._load(self.recipe)  # What is wrong with the data is wrong for every trial.
+        with self.folder.lock():
+            if self.study.num_trials >= self.plan.num_trials:
+                return None
+            unknown = self.folder.run_folder(self.study.num_trials)
+            if unknown.exists():
+                raise SweepError(
+                    f"{unknown} exists, but the storage does not know it; choose another --out"
+                )
+            trial = self.study.create_trial(self.folder.identity)
+            claim = self.folder.claim(trial.number)
+            assert claim is not None
+            return trial, claim
+
+    def _load(self, recipe: Recipe) -> ImageDataset:
+        """Load the data of a trial, or return those of the last one if they are the same."""
+        key = json.dumps([recipe.data.model_dump(mode="json"), recipe.seed])
+        if self._data is None or self._data[0] != key:
+            self._data = None  # Two datasets may not fit into memory.
+            dataset = load_dataset(recipe, download=self.download, split="validation")
+            self._data = key, dataset
+        if _NUM_VALIDATION not in self.study.attributes:
+            self.study.set_attribute(_NUM_VALIDATION, len(self._data[1].test))
+        return self._data[1]
+
+    def _run_trial(self, trial: Trial) -> bool:
+        """Train and record the outcome; return False if the sweep was asked to stop."""
+        values = self.study.choose(trial)
+        self._report(trial.number, 0.0)
+        best = self.record().best
+        with closing(self._train(trial, values)) as training:
+            while True:
+                try:
+                    fraction = next(training)
+                except StopIteration as end:
+                    outcome: _Outcome | None = end.value
+                    break
+                except StorageError:
+                    raise  # A full disk is not a fault of the settings.
+                except Exception as error:
+                    outcome = _Outcome(error=_describe(error))
+                    break
+                self._report(trial.number, fraction)
+        if outcome is None:
+            return False
+        if outcome.error is not None:
+            self.study.fail(trial, outcome.error)
+        else:
+            self.study.finish(trial, outcome.value, outcome.metrics)
+        now = self.write().best
+        self._report(trial.number, 1.0, is_best=now != best)
+        return True
+
+    def _train(
+        self, trial: Trial, values: Mapping[str, Any]
+    ) -> Generator[float, None, "_Outcome | None"]:
+        """Train a trial, from its checkpoint if it has one.
+
+        Yields:
+            The fraction of the epochs that is done.
+
+        Returns:
+            The outcome; None if training was asked to stop.
+        """
+        recipe = trial_recipe(self.recipe, values)
+        epochs, metric = recipe.schedule.epochs, self.plan.metric
+        run = RunFolder(self.folder.run_folder(trial.number))
+        self._limit_compiled_code(recipe)
+        # The process may have been killed between an evaluation and the decision to prune.
+        for record in _saved_evaluations(run):
+            self.study.report(trial, record["epoch"], record[metric])
+        last = self.study.last_epoch(trial)
+        is_over = last == epochs or is_patience_exhausted(recipe.checkpoint, run.records())
+        if last is not None and not is_over and trial.should_prune():
+            return _Outcome(metrics=self._metrics(run))
+        for event in run_recipe(
+            recipe,
+            run,
+            self._load(recipe),
+            device=self.device,
+            start="resume",
+            should_stop=self.should_stop,
+        ):
+            epoch = event.progress.epoch
+            if event.metrics is not None:
+                self.study.report(trial, round(epoch), event.metrics[metric])
+                is_over = epoch == epochs or event.stopped_early
+                if not is_over and trial.should_prune():
+                    return _Outcome(metrics=self._metrics(run))
+            if event.progress.stopping and epoch < epochs:
+                return None
+            yield epoch / epochs
+        value = self._value(recipe, run)
+        if not math.isfinite(value):
+            raise SweepError(f"{metric} must be finite, got {value}")
+        return _Outcome(value=value, metrics=self._metrics(run))
+
+    def _value(self, recipe: Recipe, run: RunFolder) -> float:
+        """Return the metric of a run that has ended."""
+        if recipe.checkpoint.monitor == self.plan.metric:
+            best = find_best(recipe.checkpoint, run.records())
+            assert best is not None
+            return best.value
+        evaluation = run.last_evaluation()
+        assert evaluation is not None
+        return float(evaluation[self.plan.metric])
+
+    def _metrics(self, run: RunFolder) -> dict[str, float]:
+        evaluation = run.last_evaluation() or {}
+        return {
+            name: evaluation[name]
+            for name in _RECORDED
+            if name in evaluation and math.isfinite(evaluation[name])
+        }
+
+    def _limit_compiled_code(self, recipe: Recipe) -> None:
+        """Forget compiled code before the compiler refuses to add to it.
+
+        Trials that differ in the settings of the optimizer or the schedule use the same code.
+        """
+        compiles = recipe.training.compile
+        if compiles == "auto":
+            compiles = torch.device(self.device).type == "cuda"
+        if not compiles:
+            return
+        sections = ("data", "augmentation", "model", "loss", "training")
+        form = recipe.model_dump_json(include=set(sections))
+        if form not in self._compiled and len(self._compiled) == _MAX_COMPILED_FORMS:
+            torch.compiler.reset()
+            self._compiled.clear()
+        self._compiled.add(form)
+
+    def _report(self, number: int, fraction: float, *, is_best: bool = False) -> None:
+        trial = self.study.trials()[number]
+        plan = self.plan
+        self.on_progress(SweepProgress(trial, plan.metric, plan.num_trials, fraction, is_best))
+
+    def record(self) -> SweepRecord:
+        """Return the record of the sweep so far."""
+        num_validation = self.study.attributes.get(_NUM_VALIDATION)
+        return replace(self.plan, num_validation=num_validation, trials=self.study.trials())
+
+    def write(self) -> SweepRecord:
+        """Write the record and the best recipe, and return the record."""
+        record = self.record()
+        best = record.best
+        recipe = None if best is None else final_recipe(trial_recipe(self.recipe, best.settings))
+        self.folder.write(record, None if recipe is None else recipe.to_yaml())
+        return record
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """How a trial ended: with a value, pruned (without one), or with an error."""
+
+    value: float | None = None
+    metrics: Mapping[str, float] | None = None
+    error: str | None = None
+
+
+def _saved_evaluations(run: RunFolder) -> list[dict[str, Any]]:
+    """Return the evaluations up to the last checkpoint; later ones will be repeated."""
+    last = last_step(run.checkpoints) or 0
+    return [
+        record
+        for record in run.records()
+        if record.get("kind") == "evaluation" and record["step"] <= last
+    ]
+
+
+def _describe(error: Exception) -> str:
+    """Return an error in one line; the type is named unless the error is one of this package."""
+    lines = str(error).strip().splitlines() or [""]
+    is_own = type(error).__module__.startswith("protosphere.")
+    return lines[0] if is_own else f"{type(error).__name__}: {lines[0]}"[:_MAX_ERROR]

@@ -1,0 +1,170 @@
+"""The phase diagram of a sweep as numbers: positions of trials, and the surface between them."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.interpolate import LinearNDInterpolator
+from scipy.spatial import QhullError
+
+from protosphere.runs.sweeps import SweepRecord, SweepSetting, SweepTrial
+from protosphere.studies.sweep_settings import format_value
+
+# Points of the surface along each axis.
+_RESOLUTION = 101
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of a phase diagram.
+
+    Attributes:
+        key: Key of the recipe.
+        is_log: Whether the axis is logarithmic.
+        names: Names of the positions 0, 1, ...; None if the values are numbers.
+    """
+
+    key: str
+    is_log: bool
+    names: tuple[str, ...] | None
+
+    def position(self, value: Any) -> float:
+        """Return where a value stands on the axis.
+
+        Args:
+            value: Value of the key.
+        """
+        return float(value) if self.names is None else self.names.index(format_value(value))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The trials over one setting or two.
+
+    Attributes:
+        axes: The axis of each setting.
+        points: Position of each complete trial, shape (trials, settings).
+        values: Metric of each complete trial.
+        trials: The complete trials.
+        grid: Positions along each axis at which the surface is given.
+        surface: The metric at all positions, shape (positions of the second axis, positions of the
+            first), NaN outside of the trials; None if there is no surface.
+    """
+
+    axes: tuple[Axis, ...]
+    points: NDArray[np.float64]
+    values: NDArray[np.float64]
+    trials: tuple[SweepTrial, ...]
+    grid: tuple[NDArray[np.float64], ...] = ()
+    surface: NDArray[np.float64] | None = None
+
+
+def create_panels(record: SweepRecord) -> list[Panel]:
+    """Return the panels of the phase diagram of a sweep.
+
+    One setting has one panel, two have one panel with a surface, and of more settings each pair has
+    one. A surface interpolates the trials linearly, on a logarithmic axis in the logarithm. Of
+    trials at the same place, which differ in other settings, the best one counts. There is no
+    surface over names, nor over ranges if other settings are varied too, because neighboring trials
+    would then differ in those.
+
+    Args:
+        record: The record of the sweep.
+    """
+    trials = tuple(trial for trial in record.trials if trial.state == "complete")
+    if not trials:
+        return []
+    settings = record.settings
+    groups: list[Sequence[SweepSetting]] = (
+        [settings] if len(settings) <= 2 else list(itertools.combinations(settings, 2))
+    )
+    return [_create_panel(record, group, trials) for group in groups]
+
+
+def _create_panel(
+    record: SweepRecord, settings: Sequence[SweepSetting], trials: tuple[SweepTrial, ...]
+) -> Panel:
+    axes = tuple(_create_axis(setting) for setting in settings)
+    points = np.array(
+        [[axis.position(trial.settings[axis.key]) for axis in axes] for trial in trials]
+    )
+    values = np.array([trial.value for trial in trials])
+    panel = Panel(axes, points, values, trials)
+    has_surface = len(axes) == 2 and all(axis.names is None for axis in axes)
+    are_grids = all(setting.kind == "grid" for setting in settings)
+    if has_surface and (are_grids or len(record.settings) == 2):
+        return _add_surface(panel, sign=1 if record.direction == "maximize" else -1)
+    return panel
+
+
+def _create_axis(setting: SweepSetting) -> Axis:
+    if setting.kind != "grid":
+        return Axis(setting.key, setting.kind == "log_range", None)
+    are_numbers = all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in setting.values
+    )
+    if not are_numbers:
+        return Axis(setting.key, False, tuple(map(format_value, setting.values)))
+    # Values such as 0.05, 0.1, 0.2 are spaced by their ratio.
+    low, high = min(setting.values), max(setting.values)
+    return Axis(setting.key, low > 0 and high / low >= 4, None)
+
+
+def _add_surface(panel: Panel, *, sign: int) -> Panel:
+    """Interpolate between the trials, the best one of each place."""
+    best: dict[tuple[float, ...], float] = {}
+    for place, value in zip(map(tuple, _scaled(panel, panel.points)), panel.values, strict=True):
+        best[place] = max(best.get(place, -math.inf), sign * value)
+    try:
+        interpolate = LinearNDInterpolator(list(best), [sign * value for value in best.values()])
+    except (QhullError, ValueError):  # Fewer than three trials, or all of them on a line.
+        return panel
+    scaled = np.linspace(0, 1, _RESOLUTION)
+    grid = tuple(
+        _unscaled(axis, scaled, panel.points[:, index]) for index, axis in enumerate(panel.axes)
+    )
+    surface = interpolate(*np.meshgrid(scaled, scaled))
+    return Panel(panel.axes, panel.points, panel.values, panel.trials, grid, surface)
+
+
+def _scaled(panel: Panel, points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return positions between 0 and 1, so that neither axis counts more than the other."""
+    columns = []
+    for index, axis in enumerate(panel.axes):
+        column = np.log(points[:, index]) if axis.is_log else points[:, index]
+        columns.append((column - column.min()) / (np.ptp(column) or 1.0))
+    return np.stack(columns, axis=1)
+
+
+def _unscaled(
+    axis: Axis, scaled: NDArray[np.float64], values: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    ends = np.log(values) if axis.is_log else values
+    positions: NDArray[np.float64] = ends.min() + scaled * np.ptp(ends)
+    return np.exp(positions) if axis.is_log else positions
+
+
+def best_region(record: SweepRecord) -> Mapping[str, tuple[float, float]]:
+    """Return the range of each numeric setting over the trials that are as good as the best one.
+
+    Args:
+        record: The record of the sweep; its ``tolerance`` says what is as good.
+
+    Returns:
+        Smallest and largest value of each numeric setting.
+    """
+    best = record.best
+    if best is None:
+        return {}
+    limit = record.rank(best) + record.tolerance
+    good = [trial for trial in record.trials if record.rank(trial) <= limit]
+    regions = {}
+    for axis in map(_create_axis, record.settings):
+        if axis.names is None:
+            values = [trial.settings[axis.key] for trial in good]
+            regions[axis.key] = (min(values), max(values))
+    return regions
