@@ -67,10 +67,10 @@ def compute(group: Any, case: Case) -> Outcome:
     replicated, sharded = FUNCTIONS[case.loss]
     temperature = torch.tensor(0.3, dtype=case.features.dtype, requires_grad=True)
     x, settings = case.features.clone().requires_grad_(), dict(case.settings)
+    if case.loss == "nonl":
+        settings["min_temperature"] = 0.1
     if group is None:
         w = case.prototypes.clone().requires_grad_()
-        if case.loss == "nonl":
-            settings["min_temperature"] = 0.1
         value = replicated(x, w, case.labels, temperature=temperature, **settings)
     else:
         shards = Shards.divide(len(case.prototypes), group)

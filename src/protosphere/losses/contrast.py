@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from protosphere.kernels.eager import logsumexp
-from protosphere.kernels.problem import check_choices
+from protosphere.kernels.problem import check_choices, read_temperature
 from protosphere.kernels.same_label import accumulation_dtype
 from protosphere.losses.reduction import Reduction, reduce_loss
 from protosphere.losses.soft_targets import SoftNegatives
-from protosphere.losses.targets import CompactLabels, Targets
+from protosphere.losses.targets import CompactLabels, Targets, Temperature
 from protosphere.parallel import ProcessGroup, max_over, sum_over, with_gradient_of_sum
 
 Negatives = Literal["samples", "prototypes", "both"]
@@ -32,6 +32,24 @@ def check_negatives_of_soft_labels(negatives: Negatives) -> None:
         raise ValueError(
             f'negatives must be "samples" with soft labels or label smoothing, got "{negatives}"'
         )
+
+
+def bounded_temperature(
+    temperature: Temperature, min_temperature: float | None
+) -> float | Float[Tensor, ""]:
+    """Return the temperature of NONL with its lower bound, which a learned one must have."""
+    temperature = read_temperature(temperature)
+    if min_temperature is not None:
+        least = float(read_temperature(min_temperature, name="min_temperature"))
+        if isinstance(temperature, Tensor):
+            return temperature.clamp(min=least)
+        return max(temperature, least)
+    if isinstance(temperature, Tensor) and temperature.requires_grad:
+        raise ValueError(
+            "NONL requires min_temperature for a temperature that requires a gradient, because it "
+            "decreases without bound with the temperature, got min_temperature=None"
+        )
+    return temperature
 
 
 def cross_entropy(

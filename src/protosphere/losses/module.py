@@ -233,4 +233,9 @@ def head_prototypes(head: PrototypeHead, loss: nn.Module) -> Tensor:
             f"{type(loss).__name__} requires a head with prototypes, such as "
             f"FixedFrameClassifier or CosineClassifier, got {type(head).__name__}"
         )
+    if hasattr(head, "shards"):
+        raise ValueError(
+            f"{type(loss).__name__} requires a head with the prototypes of all classes, "
+            f"got {type(head).__name__}"
+        )
     return prototypes

@@ -9,6 +9,7 @@ from protosphere.losses.columns import add_queue, column_sums, compact_logits, r
 from protosphere.losses.contrast import (
     Negatives,
     add_in_logs,
+    bounded_temperature,
     check_negatives,
     check_negatives_of_soft_labels,
     contrast_over_group,
@@ -23,6 +24,7 @@ from protosphere.losses.queue import (
     check_queue,
 )
 from protosphere.losses.reduction import Reduction, reduce_loss
+from protosphere.losses.sharded import class_shards, sharded_nonl_loss, sharded_ntce_loss
 from protosphere.losses.soft_losses import soft_nonl, soft_ntce
 from protosphere.losses.soft_targets import Labels, SoftNegatives, SoftTargets, read_labels
 from protosphere.losses.targets import Temperature, check_prototypes, loss_dtype
@@ -191,7 +193,7 @@ def nonl_loss(
     """
     check_prototypes(features, prototypes)
     check_negatives(negatives, soft_negatives, label_smoothing)
-    temperature = _bounded_temperature(temperature, min_temperature)
+    temperature = bounded_temperature(temperature, min_temperature)
     targets = read_labels(
         labels,
         num_samples=len(features),
@@ -278,6 +280,11 @@ class NTCELoss(LossModule):
     def forward(self, features: Tensor, head: CosineHead, labels: Labels) -> Tensor:
         """Compute :func:`ntce_loss` with the prototypes and the temperature of the head."""
         prototypes, temperature = cosine_head_parameters(head, self)
+        shards = class_shards(head, self.queue)
+        if shards is not None:
+            return sharded_ntce_loss(
+                features, prototypes, labels, shards=shards, temperature=temperature, **self.options
+            )
         value = ntce_loss(
             features,
             prototypes,
@@ -354,31 +361,19 @@ class NONLLoss(LossModule):
     def forward(self, features: Tensor, head: CosineHead, labels: Labels) -> Tensor:
         """Compute :func:`nonl_loss` with the prototypes and the temperature of the head."""
         prototypes, temperature = cosine_head_parameters(head, self)
+        options = {"min_temperature": getattr(head, "min_temperature", None), **self.options}
+        shards = class_shards(head, self.queue)
+        if shards is not None:
+            return sharded_nonl_loss(
+                features, prototypes, labels, shards=shards, temperature=temperature, **options
+            )
         value = nonl_loss(
             features,
             prototypes,
             labels,
             temperature=temperature,
-            min_temperature=getattr(head, "min_temperature", None),
             queue=self.read_queue(),
-            **self.options,
+            **options,
         )
         self.add_to_queue(features, labels)
         return value
-
-
-def _bounded_temperature(
-    temperature: Temperature, min_temperature: float | None
-) -> float | Float[Tensor, ""]:
-    temperature = read_temperature(temperature)
-    if min_temperature is not None:
-        least = float(read_temperature(min_temperature, name="min_temperature"))
-        if isinstance(temperature, Tensor):
-            return temperature.clamp(min=least)
-        return max(temperature, least)
-    if isinstance(temperature, Tensor) and temperature.requires_grad:
-        raise ValueError(
-            "NONL requires min_temperature for a temperature that requires a gradient, because it "
-            "decreases without bound with the temperature, got min_temperature=None"
-        )
-    return temperature

@@ -18,13 +18,15 @@ from protosphere.kernels.problem import PositiveLogitsFrom
 from protosphere.losses.contrast import (
     Negatives,
     add_in_logs,
+    bounded_temperature,
     contrast_with_all,
     cross_entropy,
     reduce_contrast,
 )
 from protosphere.losses.margins import MarginKind, with_angle_margin
+from protosphere.losses.queue import FeatureQueue
 from protosphere.losses.reduction import Reduction, reduce_loss
-from protosphere.losses.soft_targets import Labels
+from protosphere.losses.soft_targets import Labels, SoftNegatives
 from protosphere.losses.targets import (
     CompactLabels,
     Targets,
@@ -144,7 +146,9 @@ def sharded_nonl_loss(
     *,
     shards: Shards,
     temperature: Temperature,
+    min_temperature: float | None = None,
     negatives: Negatives = "samples",
+    soft_negatives: SoftNegatives = "excluded",  # noqa: ARG001  Labels are class indices.
     label_smoothing: float = 0.0,
     class_weights: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
@@ -154,9 +158,10 @@ def sharded_nonl_loss(
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """:func:`~protosphere.losses.nonl_loss` of the batch of all ranks, on every rank.
 
-    Args, gradients and errors are those of :func:`sharded_normface_loss`. A temperature that
-    requires a gradient must be bounded by the caller.
+    Args, gradients and errors are those of :func:`sharded_normface_loss`, and those of the options
+    of NONL.
     """
+    temperature = bounded_temperature(temperature, min_temperature)
     _check_options(shards, group, label_smoothing)
     batch = _gather(features, prototypes, labels, shards, ignore_index, class_weights)
     if negatives == "prototypes":
@@ -173,14 +178,22 @@ def sharded_nonl_loss(
     return batch.own_samples(loss) if reduction == "none" else loss
 
 
-def class_shards(head: object) -> Shards | None:
+def class_shards(head: object, queue: FeatureQueue | None = None) -> Shards | None:
     """Return how the classes of a head are divided; None for a head that has all of them.
 
     Args:
         head: The head of a loss.
+        queue: The queue of the loss.
+
+    Raises:
+        ValueError: The classes are divided, and the loss has a queue.
     """
     shards: Shards | None = getattr(head, "shards", None)
-    return None if shards is None or len(shards.sizes) == 1 else shards
+    if shards is None or len(shards.sizes) == 1:
+        return None
+    if queue is not None:
+        raise ValueError("queue must be None with sharded prototypes, got a FeatureQueue")
+    return shards
 
 
 class _GatheredBatch(NamedTuple):
