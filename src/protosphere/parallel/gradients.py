@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from protosphere.parallel.shards import find_shards
 from protosphere.parallel.world import ProcessGroup, world_size
 
 # Of one all-reduce: enough to use the network well, and little beside the gradients themselves.
@@ -80,11 +81,15 @@ def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 def broadcast_state(module: nn.Module, group: ProcessGroup | None) -> None:
     """Give a module the parameters and buffers of the first process; every process must call it.
 
+    Parameters that are sharded over processes stay as they are.
+
     Args:
         module: The module, on the device of the group.
         group: Process group; None does nothing.
     """
-    _broadcast([*module.parameters(), *module.buffers()], group)
+    shards = find_shards(module)
+    parameters = [p for name, p in module.named_parameters() if name not in shards]
+    _broadcast([*parameters, *module.buffers()], group)
 
 
 def broadcast_buffers(module: nn.Module, group: ProcessGroup | None) -> None:
