@@ -74,9 +74,9 @@ def evaluate_part(
     world = create_world(group)
     objective = create_objective(head, dim, world.rank)
     train, test = create_loaders()
-    objective.encoder[2].eval()
+    list(objective.encoder.children())[2].eval()
     result = evaluate(objective, train, test, metrics=metrics, batch_size=batch_size, world=world)
-    modes = [child.training for child in objective.encoder]
+    modes = [child.training for child in objective.encoder.children()]
     assert modes == [True, True, False, True]
     prototypes = objective.head.prototypes.detach()
     return result, train.seen, test.seen, prototypes.flatten().tolist()

@@ -1,6 +1,5 @@
 """Evaluation of a trained objective: accuracies, calibration, collapse metrics and arrays."""
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -25,7 +24,10 @@ from protosphere.evaluation.inference import (
     with_progress,
 )
 from protosphere.geometry import normalize
+from protosphere.geometry.class_statistics import empty_statistics
 from protosphere.metrics import CATALOG, measure_detailed
+from protosphere.metrics.catalog import select
+from protosphere.metrics.compute import MetricInputs, compute_metrics
 from protosphere.metrics.definition import Sign
 from protosphere.metrics.over_processes import exchange_classes, measure_over
 from protosphere.metrics.verdicts import Verdict, verdicts
@@ -278,44 +280,33 @@ def _measure_cheap(
     world: World,
 ) -> _TrainingResults:
     """Measure the cheap metrics batch by batch."""
-    # Importing torchmetrics takes longer than importing torch.
-    from protosphere.metrics import NeuralCollapse  # noqa: PLC0415
-
-    head = objective.head
-    num_classes, dim = head.prototypes.shape
-
-    def prototypes() -> Tensor:
-        return head.prototypes.detach().to(device)
-
-    device = measuring_device(loader.device)
-    collapse = NeuralCollapse(
-        dim, num_classes, prototypes, metrics="cheap", sync_on_compute=False
-    ).to(device)
+    head, device = objective.head, measuring_device(loader.device)
+    statistics = empty_statistics(*head.prototypes.shape, device=device)
     num_correct = torch.zeros((), dtype=torch.long, device=device)
     num_samples = len(_positions(len(loader), batch_size, world))
     with world.together():
         batches = iterate_outputs(objective, loader, batch_size=batch_size, shard=world.shard)
         for batch in with_progress(batches, num_samples, progress):
-            collapse.update(batch.features, batch.labels)
+            statistics.add(batch.features, batch.labels)
             num_correct += (batch.predictions == batch.labels).sum()
-    collapse.sync(process_group=world.group, should_sync=world.size > 1)
-    means = collapse.statistics.means
+    if world.group is not None:
+        statistics.all_reduce(world.group)
     if isinstance(head, FittedHead):
         # The predictions were made with other class means, so there is no accuracy to report.
-        head.set_means(means)
+        head.set_means(statistics.means)
         accuracy = {}
     else:
         accuracy = {"train_accuracy": sum(world.gather(int(num_correct))) / len(loader)}
 
     def compute() -> tuple[dict[str, float], dict[str, str]]:
-        values = {name: float(value) for name, value in collapse.compute().items()}
-        return values, collapse.absent
+        inputs = MetricInputs(statistics, head.prototypes.detach())
+        results = compute_metrics(inputs, select("cheap"))
+        return {name: float(value) for name, value in results.values.items()}, results.absent
 
-    computed, absent = world.from_first(compute)
-    values = {name: value for name, value in computed.items() if not math.isnan(value)}
+    values, absent = world.from_first(compute)
     # The sign of the features only decides what is attainable, which nothing here reports.
     unselected = dict.fromkeys(CATALOG, "not among the cheap metrics")
-    return _TrainingResults(means, accuracy, values, unselected | absent, "any")
+    return _TrainingResults(statistics.means, accuracy, values, unselected | absent, "any")
 
 
 def _positions(num_samples: int, batch_size: int, world: World) -> Integer[Tensor, "own"]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Bool, Float, Integer
@@ -11,6 +11,9 @@ from torch import Tensor
 from protosphere.geometry.checks import check_features, check_labels
 from protosphere.geometry.scatter_tiles import add_scatter, assemble, empty_tiles
 from protosphere.geometry.sphere import normalize
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Space = Literal["sphere", "raw"]
 Moments = Literal["sums", "pooled", "per_class"]
@@ -194,6 +197,26 @@ class ClassStatistics:
         """
         self._add_mean_shifts(self._mean_shifts(means))
         self.means.copy_(means)
+
+    def all_reduce(self, group: "ProcessGroup | None" = None) -> None:
+        """Replace the statistics by those of the samples of all ranks; every rank must call it.
+
+        Scatters are summed about common means, in place.
+
+        Args:
+            group: Process group; the default group if not given.
+        """
+        from torch.distributed import ReduceOp, all_reduce  # noqa: PLC0415
+
+        counts, sums = self.counts.clone(), self.means * self.counts[:, None]
+        all_reduce(counts, group=group)
+        all_reduce(sums, group=group)
+        self.recenter(sums / counts.clamp(min=1)[:, None])
+        self.counts.copy_(counts)
+        for tensor in (self.sum_sq_dev, self.within, self.rejected, *(self.scatter_tiles or ())):
+            if tensor is not None:
+                all_reduce(tensor, group=group)
+        all_reduce(self.input_eps, op=ReduceOp.MAX, group=group)
 
     def select(self, classes: Integer[Tensor, "selected"]) -> "ClassStatistics":
         """Return the statistics of some classes; all others must be without samples.

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-import torch.distributed
 from jaxtyping import Float, Integer
 from torch import Tensor
 
@@ -358,25 +357,6 @@ class NeuralCollapse(Metric):
             setattr(self, name, copied)
         self._cache = local
 
-        def all_reduce(tensor: Tensor) -> Tensor:
-            torch.distributed.all_reduce(tensor, group=group)
-            return tensor
-
         with torch.inference_mode(False), torch.no_grad():
             self._own_states()
-            statistics = self._flush()
-            counts = all_reduce(statistics.counts.clone())
-            sums = all_reduce(statistics.means * statistics.counts[:, None])
-            statistics.recenter(sums / counts.clamp(min=1)[:, None])
-            statistics.counts.copy_(counts)
-            for tensor in (
-                statistics.sum_sq_dev,
-                statistics.within,
-                statistics.rejected,
-                *(statistics.scatter_tiles or ()),
-            ):
-                if tensor is not None:
-                    all_reduce(tensor)
-            torch.distributed.all_reduce(
-                statistics.input_eps, op=torch.distributed.ReduceOp.MAX, group=group
-            )
+            self._flush().all_reduce(group)
