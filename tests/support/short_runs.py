@@ -23,9 +23,8 @@ _TEMPORARY = tempfile.TemporaryDirectory()
 DIGITS = Path(_TEMPORARY.name) / "digits.npz"
 
 
-@cache
-def _train(loss: str, epochs: int, overrides: tuple[str, ...]) -> Path:
-    """Train once per process."""
+def few_digits() -> list[str]:
+    """Return overrides that train on 400 digits and evaluate on 160."""
     if not DIGITS.exists():
         dataset = load_digits()
         assert isinstance(dataset.train, ImageSet)
@@ -38,14 +37,13 @@ def _train(loss: str, epochs: int, overrides: tuple[str, ...]) -> Path:
             y_test=dataset.test.labels[:160].numpy(),
             class_names=np.array(dataset.train.class_names),
         )
-    settings = [
-        "data.source=arrays",
-        f"data.path={DIGITS}",
-        f"schedule.epochs={epochs}",
-        "evaluation.every=1",
-        "training.batch_size=50",
-        *overrides,
-    ]
+    return ["data.source=arrays", f"data.path={DIGITS}", "training.batch_size=50"]
+
+
+@cache
+def _train(loss: str, epochs: int, overrides: tuple[str, ...]) -> Path:
+    """Train once per process."""
+    settings = [*few_digits(), f"schedule.epochs={epochs}", "evaluation.every=1", *overrides]
     recipe = read_recipe(f"digits-{loss}", settings)
     folder = Path(tempfile.mkdtemp(dir=_TEMPORARY.name)) / loss
     for _ in run_recipe(recipe, folder, load_dataset(recipe)):
