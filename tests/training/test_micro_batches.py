@@ -1,49 +1,27 @@
 """A batch in pieces: the gradient is that of the whole batch, whatever the loss."""
 
 import copy
-import dataclasses
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from protosphere.classifiers import CosineClassifier, LinearClassifier, MeanClassifier
+from protosphere.classifiers import CosineClassifier
 from protosphere.classifiers.protocol import Head
-from protosphere.data.loaders import FeatureLoader
-from protosphere.data.mixing import Mixup
-from protosphere.losses import (
-    CrossEntropyLoss,
-    DotRegressionLoss,
-    MixedLabels,
-    NONLLoss,
-    NormFaceLoss,
-    NTCELoss,
-    PrototypeLoss,
-    SCLLoss,
-)
+from protosphere.data.augmentation import Augmentation
+from protosphere.data.loaders import MemoryLoader, derive_seed
+from protosphere.data.mixing import Mixup, mix_images
+from protosphere.losses import MixedLabels, NONLLoss
 from protosphere.training import SGD, AdamW, Objective, Schedule, TrainConfig, train
 from protosphere.training.micro_batches import split_batch
-from support.training import PLAIN_POLICY, memory_loader, small_objective, small_split
-
-F64 = torch.float64
-
-
-def _without_head(loss: nn.Module) -> Any:
-    return lambda features, head, labels: loss(features, labels)
-
-
-NUM_CLASSES, DIM = 4, 6
-LOSSES: dict[str, tuple[Any, Any]] = {
-    "ce": (CrossEntropyLoss(), LinearClassifier),
-    "normface, smoothed": (NormFaceLoss(label_smoothing=0.1), CosineClassifier),
-    "ntce": (NTCELoss(), CosineClassifier),
-    "nonl": (NONLLoss(), CosineClassifier),
-    "nonl, two directions": (NONLLoss(negatives="both"), CosineClassifier),
-    "dot regression": (DotRegressionLoss(), CosineClassifier),
-    "scl": (_without_head(SCLLoss(temperature=0.2)), MeanClassifier),
-    "prototype loss": (_without_head(PrototypeLoss(temperature=0.2)), MeanClassifier),
-}
+from support.group_training import LOSSES, create_objective, train_five_steps
+from support.training import (
+    PLAIN_POLICY,
+    RANDOM_POLICY,
+    memory_loader,
+    small_objective,
+    small_split,
+)
 
 
 class _Repeats(nn.Module):
@@ -59,40 +37,71 @@ class _Repeats(nn.Module):
         return dropped
 
 
-def _objective(name: str) -> Objective:
-    torch.manual_seed(0)
-    loss, head = LOSSES[name]
-    encoder = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, DIM))
-    return Objective(encoder, head(DIM, NUM_CLASSES), loss).to(F64)
-
-
-def _loader() -> FeatureLoader:
-    generator = torch.Generator().manual_seed(1)
-    features = torch.randn(20, 5, dtype=F64, generator=generator)
-    return FeatureLoader(features, torch.arange(20) % NUM_CLASSES)
-
-
-@pytest.mark.parametrize("micro_batch_size", [10, 7, 4])
+@pytest.mark.long
 @pytest.mark.parametrize("name", LOSSES)
-def test_weights_after_five_steps_are_those_of_the_whole_batch(
-    name: str, micro_batch_size: int
-) -> None:
-    """Two, three and five pieces, in float64 and without batch norm."""
-    whole = _objective(name)
-    divided = copy.deepcopy(whole)
-    config = TrainConfig(Schedule(0.1, 5), 20, optimizer=SGD(momentum=0.9), grad_clip=1.0)
-    pieces = dataclasses.replace(config, micro_batch_size=micro_batch_size)
-    losses = [
-        [progress.loss for progress in train(objective, _loader(), settings)]
-        for objective, settings in ((whole, config), (divided, pieces))
-    ]
-    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
-    start = _objective(name)
-    for got, expected, initial in zip(
-        divided.parameters(), whole.parameters(), start.parameters(), strict=True
-    ):
-        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
-        assert not got.requires_grad or not torch.equal(got, initial)
+def test_weights_after_five_steps_are_those_of_the_whole_batch(name: str) -> None:
+    """In two, three and five pieces, in float64 and without batch norm."""
+    expected, expected_losses, _ = train_five_steps(None, name, None)
+    for micro_batch_size in (10, 7, 4):
+        weights, losses, _ = train_five_steps(None, name, micro_batch_size)
+        assert losses == pytest.approx(expected_losses, rel=1e-6)
+        torch.testing.assert_close(weights, expected, rtol=1e-10, atol=1e-10)
+    start = create_objective(name, None)
+    for key, parameter in start.named_parameters():
+        assert not parameter.requires_grad or not torch.equal(expected[key], parameter), key
+
+
+def _random_encoder() -> nn.Module:
+    """An encoder with batch norm and dropout."""
+    torch.manual_seed(0)
+    layers = (nn.Flatten(), nn.Linear(192, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 6))
+    return nn.Sequential(*layers).double()
+
+
+class _DoubleLoader(MemoryLoader):
+    """Random crops and flips, in float64."""
+
+    def prepare(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        images, labels = super().prepare(*tensors)
+        return images.double(), labels
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 18, 7])
+def test_training_equals_that_of_pieces_in_one_graph(micro_batch_size: int | None) -> None:
+    """One, two and five pieces, each normalized, augmented, mixed and dropped out on its own."""
+    split = small_split()
+    augmentation = Augmentation(RANDOM_POLICY, (0.0,) * 3, (1.0,) * 3)
+    loader, loss = _DoubleLoader(split, augmentation), NONLLoss()
+    encoder, head = _random_encoder(), CosineClassifier(6, 5).double()
+    objective = Objective(copy.deepcopy(encoder), copy.deepcopy(head), loss)
+    config = TrainConfig(
+        Schedule(0.1, 3),
+        35,
+        optimizer=SGD(momentum=0.9, weight_decay=0.0),
+        micro_batch_size=micro_batch_size,
+        mixing=Mixup(),
+    )
+    list(train(objective, loader, config))
+
+    optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], momentum=0.9)
+    step = 0
+    for epoch in range(3):
+        for batch in loader.batches(35, seed=config.seed, epoch=epoch):
+            torch.manual_seed(derive_seed("step", config.seed, step))
+            features, mixed = [], []
+            for piece in split_batch(batch, micro_batch_size or 35):
+                images, labels = loader.prepare(*piece)
+                images, weights = mix_images(images, Mixup())
+                features.append(encoder(images))
+                mixed.append(MixedLabels(labels, labels.roll(1), weights))
+            targets = MixedLabels(*(torch.cat(parts) for parts in zip(*mixed, strict=True)))
+            optimizer.param_groups[0]["lr"] = config.schedule.at_step(step, steps_per_epoch=2)
+            optimizer.zero_grad()
+            loss(torch.cat(features), head, targets).backward()
+            optimizer.step()
+            step += 1
+    for got, expected in ((objective.encoder, encoder), (objective.head, head)):
+        torch.testing.assert_close(got.state_dict(), expected.state_dict(), rtol=1e-10, atol=1e-10)
 
 
 def test_the_loss_sees_the_whole_batch_once_and_the_encoder_every_piece_twice() -> None:
