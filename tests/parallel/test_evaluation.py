@@ -2,11 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from protosphere.data.sampling import evaluation_slices
+from protosphere.recipes.loading import load_run
+from protosphere.runs import RunFolder
 from support.group_evaluation import (
     BATCH_SIZE,
     HEADS,
@@ -14,6 +17,7 @@ from support.group_evaluation import (
     NUM_TRAIN,
     evaluate_part,
     fail_in_evaluation,
+    run_and_evaluate,
 )
 from support.processes import Processes, gloo_processes
 
@@ -74,6 +78,23 @@ def test_errors_about_all_samples_are_those_of_one_process(processes: Processes)
     alone = fail_in_evaluation(None, "all", "features")
     assert "in sample 12" in alone
     assert alone in processes.run(fail_in_evaluation, [("all", "features")] * 2)
+
+
+def test_records_of_a_run_are_those_of_its_weights_on_one_process(
+    processes: Processes, tmp_path: Path
+) -> None:
+    """With a fitted head, averaged weights and running statistics that differ on each process."""
+    settings = ["schedule.epochs=3", "training.batch_size=256", "training.ema_decay=0.9"]
+    settings += ["evaluation.every=1", "checkpoint={every: 1, monitor: accuracy}"]
+    settings += ["data.validation_fraction=0.2"]
+    arguments = ("digits-scl", str(tmp_path), settings)
+    first, *others = processes.run(run_and_evaluate, [arguments] * 3)
+    assert all(other == first for other in others)
+    records = [r for r in RunFolder(tmp_path).records() if r["kind"] == "evaluation"]
+    assert [record["epoch"] for record in records] == [1, 2, 3]
+    expected = load_run(tmp_path, checkpoint="last").evaluate().metrics
+    assert first[-1][0] == pytest.approx(expected, rel=1e-6)
+    assert {name: records[-1][name] for name in expected} == first[-1][0]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])

@@ -109,3 +109,14 @@ def fail_in_evaluation(group: Any, metrics: Any, case: str) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
+
+
+def run_and_evaluate(group: Any, name: str, folder: str, settings: list[str]) -> list[Any]:
+    """Run a recipe, and return what the events say of its evaluations."""
+    from protosphere.recipes.build import load_dataset
+    from protosphere.recipes.loading import read_recipe
+    from protosphere.recipes.runner import run_recipe
+
+    recipe = read_recipe(name, settings)
+    events = run_recipe(recipe, folder, load_dataset(recipe), world=create_world(group))
+    return [(event.metrics, event.best, event.stopped_early) for event in events]
