@@ -5,6 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from benefits import LONG_TAIL_METHODS, METHODS, NOISE_METHODS, RESULTS
+from protosphere.runs import RunFolder
 from protosphere.runs.results import read_result
 from protosphere.studies.corruption_summary import reference_of, summarize_corruptions
 from protosphere.studies.corruptions import CorruptionRow
@@ -111,22 +112,61 @@ def robustness_table() -> str:
         "mCE relative to CE": [_percent(s.mce) for s in summaries.values()],
         "relative mCE": [_percent(s.relative_mce) for s in summaries.values()],
     }
+    rows |= _unknown_and_calibration("cifar100-{}", "CIFAR-10", methods)
+    lines = _header("CIFAR-100, 100 epochs", *(NAMES[method] for method in methods))
+    return "\n".join([*lines, *(_line(title, *cells) for title, cells in rows.items())])
+
+
+def small_set_table() -> str:
+    """Return detection of unknown classes and calibration of the runs on CIFAR-10 in Markdown."""
+    methods = _measured("cifar10-{}")
+    last = [RunFolder(RESULTS / f"cifar10-{method}").last_evaluation() for method in methods]
+    errors = [None if record is None else 1 - record["accuracy"] for record in last]
+    rows = {"error on clean images": [_percent(error) for error in errors]}
+    rows |= _unknown_and_calibration("cifar10-{}", "CIFAR-100", methods)
+    lines = _header("CIFAR-10, 60 epochs", *(NAMES[method] for method in methods))
+    return "\n".join([*lines, *(_line(title, *cells) for title, cells in rows.items())])
+
+
+def _unknown_and_calibration(folder: str, unknown: str, methods: list[str]) -> dict[str, list[str]]:
+    """Return AUROC of every score and calibration errors, a row each, of the runs of methods."""
+    rows = {}
     for score in ("softmax", "energy", "cosine", "subspace", "mahalanobis", "knn"):
-        rows[f"AUROC against CIFAR-10, {score}"] = [
+        rows[f"AUROC against {unknown}, {score}"] = [
             _percent(row["auroc"])
             for method in methods
-            for row in _rows(f"cifar100-{method}", "ood")
+            for row in _rows(folder.format(method), "ood")
             if row["score"] == score
         ]
     for state in ("before", "after"):
         rows[f"calibration error of the head, {state} temperature scaling"] = [
             _percent(row["ece"])
             for method in methods
-            for row in _rows(f"cifar100-{method}", "calibration")
+            for row in _rows(folder.format(method), "calibration")
             if (row["classifier"], row["state"]) == ("head", state)
         ]
-    lines = _header("CIFAR-100, 100 epochs", *(NAMES[method] for method in methods))
-    return "\n".join([*lines, *(_line(title, *cells) for title, cells in rows.items())])
+    return rows
+
+
+def few_shot_table() -> str:
+    """Return accuracies of class means of a few samples per class in Markdown."""
+    lines = _header("class means / whitened", "shots", *(NAMES[method] for method in METHODS))
+    for folder, targets in TRANSFERS.items():
+        methods = _measured(folder)
+        for target, title in targets.items() if methods else ():
+            values = {
+                (method, row["classifier"], row["shots"]): row["value"]
+                for method in methods
+                for row in _rows(folder.format(method), f"few-shot-{target}")
+            }
+            for shots in (1, 5, 20):
+                kinds = ("class_means", "whitened_class_means") if shots > 1 else ("class_means",)
+                best = [
+                    " / ".join(_percent(values.get((method, kind, shots))) for kind in kinds)
+                    for method in METHODS
+                ]
+                lines.append(_line("" if shots > 1 else title, shots, *best))
+    return "\n".join(lines)
 
 
 def transfer_table() -> str:

@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import benefits_tables
+import corruptions
 import embeddings
 import finetuning
+import logistic_regression
 import losses
 import metrics
 import prototypes
 import runs
 import training
+import whitening
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs/benchmarks.md")
@@ -41,18 +44,24 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "long-tail": lambda: (benefits_tables.long_tail_table(), benefits_tables.source()),
     "robustness": lambda: (benefits_tables.robustness_table(), benefits_tables.source()),
     "transfer": lambda: (benefits_tables.transfer_table(), benefits_tables.source()),
+    "few-shot": lambda: (benefits_tables.few_shot_table(), benefits_tables.source()),
+    "small-set": lambda: (benefits_tables.small_set_table(), benefits_tables.source()),
     "noise": lambda: (benefits_tables.noise_table(), benefits_tables.source()),
     "convergence": lambda: (benefits_tables.convergence_table(), benefits_tables.source()),
     "classifiers": lambda: (runs.classifiers_table(), runs.classifiers_source()),
+    "corruptions": _of_record("corruptions-gpu", corruptions.table),
     "embeddings": _of_record("embeddings", embeddings.table),
     "finetuning": _of_record("finetuning-gpu", finetuning.table),
     "frozen": _of_record("frozen_features", finetuning.frozen_table),
+    "logistic": _of_record("logistic_regression-gpu", logistic_regression.table),
     "losses": _of_record("losses", losses.table),
     "metrics": _of_record("metrics", metrics.table),
     "mixup": lambda: (runs.mixup_table(), runs.mixup_source()),
     "mixing": _of_record("mixing-gpu", training.table),
     "prototypes": _of_record("prototypes", prototypes.table),
     "training": _of_record("training-gpu", training.table),
+    "whitening": _of_record("whitening", whitening.table),
+    "shrinkage": _of_record("whitening", whitening.shrinkage_table),
 }
 
 
