@@ -164,8 +164,8 @@ def summary_table() -> str:
 def summary_source() -> str:
     """Return the line that says where the numbers of ``summary_table`` come from."""
     return (
-        "One seed (long tail: two), settings of the paper and 60 to 100 epochs unless stated; –: not measured. "
-        "[All runs](docs/benchmarks.md)."
+        "One seed (long tail: two), settings of the paper and 60 to 100 epochs unless stated; "
+        "–: not measured. [All runs](docs/benchmarks.md)."
     )
 
 
