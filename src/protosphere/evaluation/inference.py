@@ -79,7 +79,8 @@ def iterate_features(
     """Yield the features of all images, batch by batch, without augmentation.
 
     The encoder runs in evaluation mode and float32: rounding it to bfloat16 would be measured as
-    variance within classes.
+    variance within classes. Convolutions on a GPU have the precision that torch is set to, which is
+    TF32 unless ``torch.backends.cudnn.allow_tf32`` is off.
 
     Args:
         encoder: Module from images to features, on the device of the loader.
