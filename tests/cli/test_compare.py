@@ -1,0 +1,227 @@
+"""``protosphere compare``: tables, JSON, exit statuses, interruptions and what is refused."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from protosphere.recipes.loading import read_recipe
+from protosphere.runs.comparison import read_comparison
+from support.commands import invoke, refusal, run_command, usage_error
+from support.short_runs import few_digits, logged_run
+
+QUICK = [
+    word
+    for setting in (*few_digits(), "schedule.epochs=1", "evaluation.metrics=cheap")
+    for word in ("--set", setting)
+]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison of two recipes with two seeds."""
+    out = tmp_path_factory.mktemp("comparison")
+    run_command("compare", "digits-ce", "digits-nonl", "--seeds", 2, "--out", out, *QUICK)
+    return out
+
+
+def _runs(folder: Path, values: dict[str, list[float]]) -> list[Path]:
+    """Write runs with accuracies by loss and seed."""
+    return [
+        logged_run(
+            folder / loss / f"seed-{seed}",
+            {"accuracy": [(1, value)], "inter_effective_rank": [(1, 10 * value)]},
+            f"seed={seed}",
+            "schedule.epochs=1",
+            recipe=f"digits-{loss}",
+        )
+        for loss, numbers in values.items()
+        for seed, value in enumerate(numbers)
+    ]
+
+
+def _lines(text: str) -> list[str]:
+    return [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
+
+
+def test_tables_of_a_case_worked_by_hand(tmp_path: Path) -> None:
+    # Differences of the accuracy 0.1, 0.2, 0.3: mean 0.2, deviation 0.1, half length of the
+    # interval 4.302653 · 0.1/√3 = 0.2484; p = 0.0742, of two methods twice as much.
+    values = {"ce": [0.5, 0.5, 0.5], "nonl": [0.6, 0.7, 0.8], "ntce": [0.5, 0.4, 0.6]}
+    _runs(tmp_path, values)
+    folders = [tmp_path / loss for loss in values]
+    output = run_command(
+        "compare", *folders, "--out", tmp_path / "out", "--metric", "accuracy", "--metric", "ranks"
+    )
+    lines = _lines(output)
+    assert lines[0] == "Not measured: weights_effective_rank"
+    assert lines[1] == "10 test images of 10 classes, mean ± standard deviation over seeds"
+    assert lines[2:6] == [
+        "metric digits-ce digits-nonl digits-ntce best mean",
+        "seeds 3 3 3",
+        "accuracy ↑ 50.00 ± 0.00 70.00 ± 10.00 50.00 ± 10.00 digits-nonl",
+        "inter_effective_rank ↑ 5.00 ± 0.00 7.00 ± 1.00 5.00 ± 1.00 digits-nonl",
+    ]
+    assert lines[8:11] == [
+        "Difference to digits-ce, paired by seed, with the 95 % confidence interval (Student's t)",
+        "metric method seeds difference interval p (Holm)",
+        "accuracy ↑ digits-nonl 3 +20.00 [-4.84, +44.84] 0.15 not clear",
+    ]
+    assert lines[-2].startswith("clearly better or worse: p < 0.05, adjusted for the number of")
+    assert lines[-1] == f"Written to {tmp_path / 'out' / 'comparison.json'}"
+    output = run_command("compare", *folders[:2], "--out", tmp_path / "out", "--confidence", 0.9)
+    assert "clearly better" in _lines(output)[9 + 2]
+    baseline = run_command(
+        "compare", *folders[:2], "--out", tmp_path / "out", "--baseline", folders[1]
+    )
+    assert "Difference to digits-nonl" in baseline
+
+
+def test_with_one_seed_there_is_no_interval(tmp_path: Path) -> None:
+    _runs(tmp_path, {"ce": [0.5], "nonl": [0.6]})
+    output = run_command("compare", tmp_path / "ce", tmp_path / "nonl", "--out", tmp_path / "out")
+    assert "10 test images of 10 classes, one seed" in output
+    assert "accuracy ↑ digits-nonl 1 +10.00 – –" in _lines(output)
+    assert "One seed gives no interval and no test" in output
+    assert "clearly" not in output
+
+
+def test_runs_without_a_common_seed_have_no_differences(tmp_path: Path) -> None:
+    _runs(tmp_path, {"ce": [0.5], "nonl": [0.6, 0.7]})
+    shutil.rmtree(tmp_path / "nonl" / "seed-0")
+    output = run_command("compare", tmp_path / "ce", tmp_path / "nonl", "--out", tmp_path / "out")
+    assert "No other run has a seed in common with digits-ce: no differences\n" in output
+    assert "Difference to" not in output
+
+
+def test_validation_images_are_named(tmp_path: Path) -> None:
+    for run in _runs(tmp_path, {"ce": [0.5, 0.6]}):
+        data = json.loads((run / "data.json").read_text()) | {"split": "validation"}
+        (run / "data.json").write_text(json.dumps(data))
+    output = run_command("compare", tmp_path / "ce", "--out", tmp_path / "out")
+    assert "10 validation images" in output
+    assert "These are validation images" in output
+    assert "Difference" not in output
+
+
+def test_training_shows_progress_on_standard_error_and_json_is_the_file(out: Path) -> None:
+    result = invoke(
+        "compare", "digits-ce", "digits-nonl", "--seed-list", "42,43", "--out", out, *QUICK,
+        "--json",
+    )  # fmt: skip
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert json.loads(result.stdout) == json.loads((out / "comparison.json").read_text())
+    result = invoke("compare", "digits-ce", "--seed-list", "7", "--out", out, *QUICK)
+    assert result.stderr.startswith("Run 1 of 1: digits-ce, seed 7, into ")
+    assert "epoch 1/1: loss" in result.stderr
+    assert "epoch 1/1" not in result.stdout
+
+
+@pytest.mark.long
+def test_a_failed_run_is_in_the_table_and_in_the_status(out: Path, tmp_path: Path) -> None:
+    settings = [word for word in QUICK if word != "--set"]
+    diverging = tmp_path / "diverging.yaml"
+    diverging.write_text(
+        read_recipe("digits-ce", [*settings, "name=diverging", "optimizer.lr=1e30"]).to_yaml()
+    )
+    command = ["compare", "digits-ce", diverging, "--seeds", 2, "--out", out]
+    result = invoke(*command, *QUICK)
+    assert result.exit_code == 1
+    assert "seeds 2 0 (2 failed)" in _lines(result.stdout)
+    comparison = read_comparison(out / "comparison.json")
+    assert [failure.seed for failure in comparison.failures] == [42, 43]
+    error = comparison.failures[0].error
+    assert error.startswith("the loss must be finite")
+    assert f"Failed: diverging, seed 42: {error}" in result.stdout
+    assert f"diverging, seed 42 has failed: {error}\n" in result.stderr
+    before = (out / "comparison.json").read_bytes()
+    assert invoke(*command, *QUICK).exit_code == 1
+    assert (out / "comparison.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("how", ["signal", "interrupt"])
+def test_an_interrupted_comparison_prints_what_is_there(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    shutil.copytree(out / "digits-ce", tmp_path / "digits-ce")
+
+    def stop(*_: object, **__: object) -> bool:
+        if how == "interrupt":
+            raise KeyboardInterrupt
+        return False
+
+    monkeypatch.setattr("protosphere.cli.train.train_run", stop)
+    command = ["compare", "digits-ce", "digits-nonl", "--seeds", 2, "--out", tmp_path, *QUICK]
+    result = invoke(*command)
+    assert result.exit_code == 1
+    assert "seeds 2 0 (2 missing)" in _lines(result.stdout)
+    last = result.stderr.splitlines()[-1]
+    assert last == "Interrupted: 2 of 4 runs are missing; the same command continues"
+    (tmp_path / "digits-ce").rename(tmp_path / "elsewhere")
+    result = invoke(*command)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "Error: no run is complete yet; the same command continues\n" in result.stderr
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["digits-cee"], "there is no recipe 'digits-cee'; did you mean digits-ce?"),
+        (["digits-ce", "--seeds", 0], "--seeds must be at least 1, got 0"),
+        (
+            ["digits-ce", "--seeds", 1, "--seed-list", "1"],
+            "--seeds and --seed-list must not be given together",
+        ),
+        (
+            ["digits-ce", "--seed-list", "1;2"],
+            "--seed-list must be whole numbers separated by commas, got '1;2'",
+        ),
+        (["digits-ce", "--seed-list", "1,1"], "seeds must be different, got 1 twice"),
+        (
+            ["digits-ce", "digits-nonl", "--baseline", "digits-ntce"],
+            "baseline must be one of the compared recipes (digits-ce, digits-nonl), got "
+            "digits-ntce",
+        ),
+        (["digits-ce", "--confidence", 95], "confidence must be between 0 and 1, got 95.0"),
+        (
+            ["digits-ce", "--metric", "acuracy"],
+            "a metric must be one that runs are evaluated by, got acuracy; did you mean accuracy?",
+        ),
+        (
+            ["digits-ce", "--set", "seed=1"],
+            "seed must not be overridden; --seeds or --seed-list choose the seeds",
+        ),
+        (["nowhere/run"], "nowhere/run must be a run folder or a recipe; it does not exist"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else "-".join(map(str, value[1:2])),
+)
+def test_bad_input_is_one_sentence(tmp_path: Path, arguments: list[object], message: str) -> None:
+    assert refusal("compare", *arguments, "--out", tmp_path / "out") == message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.bad_input
+def test_different_data_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "tail.yaml").write_text(
+        read_recipe("digits-ce", ["name=tail", "data.long_tail=0.5"]).to_yaml()
+    )
+    message = refusal("compare", "digits-ce", tmp_path / "tail.yaml", "--out", tmp_path / "out")
+    assert message == (
+        "compared recipes must have the same data; digits-ce and tail have different training "
+        "images"
+    )
+
+
+@pytest.mark.bad_input
+def test_no_complete_run_is_one_sentence(tmp_path: Path) -> None:
+    run = logged_run(tmp_path / "run", {"accuracy": [(1, 0.5)]}, "schedule.epochs=3")
+    message = refusal("compare", run, "--out", tmp_path / "out")
+    assert message == "no run is complete; digits-nonl, seed 42: it has 1 of 3 epochs"
+
+
+@pytest.mark.bad_input
+def test_a_key_of_a_recipe_is_not_an_option() -> None:
+    assert "set with --set optimizer.lr=VALUE" in usage_error("compare", "digits-ce", "--lr", 1)
