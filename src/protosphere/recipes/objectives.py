@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from protosphere.classifiers.protocol import Head
 from protosphere.encoders import Encoder, create_backbone, create_neck, create_projection
 from protosphere.encoders.freezing import freeze_backbone
+from protosphere.losses.module import LossModule
 from protosphere.parallel import ProcessGroup
+from protosphere.recipes.queues import QueueSettings
 from protosphere.recipes.registry import LOSSES
 from protosphere.recipes.schema import Recipe, RecipeError
 from protosphere.recipes.schema.sections import FrozenStages
@@ -34,7 +36,7 @@ def create_objective(
         in_channels: Number of channels of the images.
         device: Where the objective is put.
         class_counts: Number of training images of each class; only losses with class weights by
-            name or logit adjustment need it.
+            name, logit adjustment or a queue need it.
         pretrained: ``"none"`` does not load the pretrained weights of the recipe, for objectives
             that get other weights.
         group: Processes that train together: the loss is that of the batch of all of them, and on
@@ -58,6 +60,16 @@ def create_objective(
     try:
         head = entry.head(settings, encoder.out_dim, num_classes)
         loss = entry.loss(settings, group)
+        queue: QueueSettings | None = getattr(settings, "queue", None)
+        if queue is not None:
+            assert isinstance(loss, LossModule)
+            loss.queue = queue.create(
+                encoder.out_dim,
+                batch_size=recipe.training.batch_size,
+                num_views=recipe.augmentation.num_views,
+                num_train=int(settings.counts_tensor().sum()),
+                group=loss.queue_group,
+            )
     except ValueError as error:
         raise RecipeError(f"loss {settings.name}: {error}") from None
     if entry.call == "features":

@@ -31,6 +31,7 @@ from protosphere.losses import (
     SCLLoss,
 )
 from protosphere.parallel import ProcessGroup
+from protosphere.recipes.queues import QueueSettings
 from protosphere.recipes.section import Section
 
 Form = Literal["auto", "eager", "chunked"]
@@ -150,6 +151,25 @@ class _CosineHeadSettings(_TemperatureSettings):
         return self
 
 
+class _QueueSettings(LossSettings):
+    queue: QueueSettings | None = Field(
+        None, description="Features of earlier steps as further keys: size, start_epoch, max_age."
+    )
+
+    @model_validator(mode="after")
+    def _check_queue(self) -> "_QueueSettings":
+        if self.queue is not None and getattr(self, "label_smoothing", False):
+            raise ValueError("queue must be null with label_smoothing: an entry has one class")
+        if self.queue is not None and getattr(self, "negatives", None) == "prototypes":
+            raise ValueError("queue must be null with negatives prototypes: no samples are keys")
+        return self
+
+    @property
+    def soft_labels_conflict(self) -> str | None:
+        """The setting that does not go with mixed images."""
+        return super().soft_labels_conflict if self.queue is None else "loss.queue"
+
+
 class CESettings(_FormSettings, _SmoothingSettings, _AdjustmentSettings):
     """Cross-entropy of a linear classifier."""
 
@@ -181,13 +201,13 @@ class NormFaceSettings(_CosineHeadSettings, _SmoothingSettings, _AdjustmentSetti
         return "loss.margin" if self.margin else None
 
 
-class NTCESettings(_CosineHeadSettings, _SmoothingSettings):
+class NTCESettings(_CosineHeadSettings, _SmoothingSettings, _QueueSettings):
     """NTCE: each prototype against all samples of the batch."""
 
     name: Literal["ntce"] = "ntce"
 
 
-class NONLSettings(_CosineHeadSettings, _SmoothingSettings):
+class NONLSettings(_CosineHeadSettings, _SmoothingSettings, _QueueSettings):
     """NONL: each prototype against the samples of other classes."""
 
     name: Literal["nonl"] = "nonl"
@@ -209,7 +229,9 @@ class NONLSettings(_CosineHeadSettings, _SmoothingSettings):
     @property
     def soft_labels_conflict(self) -> str | None:
         """The setting that does not go with mixed images."""
-        return None if self.negatives == "samples" else f"loss.negatives {self.negatives}"
+        if self.negatives != "samples":
+            return f"loss.negatives {self.negatives}"
+        return super().soft_labels_conflict
 
     @model_validator(mode="after")
     def _require_min_temperature(self) -> "NONLSettings":
@@ -236,7 +258,7 @@ class _ContrastiveSettings(_TemperatureSettings):
         return f"loss {self.name}"
 
 
-class SCLSettings(_ContrastiveSettings):
+class SCLSettings(_ContrastiveSettings, _QueueSettings):
     """Supervised contrastive loss."""
 
     name: Literal["scl"] = "scl"

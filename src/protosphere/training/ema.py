@@ -6,13 +6,15 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from protosphere.losses import FeatureQueue
 
 class ExponentialMovingAverage:
     """Exponential moving average of the weights of a module.
 
     θ̄ ← d θ̄ + (1 − d) θ after each step, with d = min(decay, (1 + t)/(10 + t)) after t steps, for
     all floating-point entries of the state dict, running statistics included. Frozen parts, whose
-    parameters do not require gradients, are left out: their average is what they are.
+    parameters do not require gradients, are left out: their average is what they are. So are queues
+    of recent features, which are no weights.
 
     ``torch.optim.swa_utils`` reads the number of steps from the device at every update. Here the
     decay of a step is a tensor that is filled before the step, so that the update can be part of a
@@ -39,11 +41,11 @@ class ExponentialMovingAverage:
         if not 0 < decay < 1:
             raise ValueError(f"decay must be between 0 and 1, got {decay}")
         self._decay = decay
-        state, frozen = module.state_dict(), _frozen_entries(module)
+        state, excluded = module.state_dict(), _excluded_entries(module)
         self._weights = {
             name: value.detach()
             for name, value in state.items()
-            if value.is_floating_point() and name not in frozen
+            if value.is_floating_point() and name not in excluded
         }
         self._averages = {name: value.clone() for name, value in self._weights.items()}
         device = next(iter(state.values())).device
@@ -102,12 +104,12 @@ class ExponentialMovingAverage:
             self._averages[name].copy_(held)
 
 
-def _frozen_entries(module: nn.Module) -> set[str]:
-    """Return the entries of the state dict that belong to frozen parts."""
+def _excluded_entries(module: nn.Module) -> set[str]:
+    """Return the entries of the state dict that belong to frozen parts and queues."""
     entries = {name for name, value in module.named_parameters() if not value.requires_grad}
     for name, part in module.named_modules():
         required = [parameter.requires_grad for parameter in part.parameters()]
-        if required and not any(required):
+        if isinstance(part, FeatureQueue) or (required and not any(required)):
             prefix = f"{name}." if name else ""
             entries.update(f"{prefix}{key}" for key in part.state_dict())
     return entries

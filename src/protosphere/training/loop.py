@@ -127,6 +127,7 @@ def train(
             _check_loss_scale(take_step.loss_scale, done)
             if at_end or stopping:
                 _check_finite(objective.state_dict(), done, lr)
+            take_step.collect_state()
             speed = throughput.measure(done, whole_epoch=at_end) * samples_per_step
 
             def checkpoint(

@@ -1,6 +1,6 @@
 """The objective: an encoder, a head and a loss as one module."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from jaxtyping import Float, Integer
@@ -8,6 +8,9 @@ from torch import Tensor, nn
 
 from protosphere.classifiers.protocol import Head
 from protosphere.losses import MixedLabels
+from protosphere.losses.module import LossModule
+from protosphere.losses.queue import FeatureQueue, gather_queue, load_queue
+from protosphere.parallel import ProcessGroup
 
 Loss: TypeAlias = Callable[..., Tensor]
 
@@ -66,3 +69,36 @@ class Objective(nn.Module):
             One logit per image and class.
         """
         return self.head(self.encoder(images))
+
+    def gather_queue(self) -> dict[str, Tensor] | None:
+        """Return the queue of recent features of all processes; every process must call it.
+
+        Returns:
+            The entries by name, of one process the tensors of the queue itself; None if the loss
+            has no queue.
+        """
+        found = self._find_queue()
+        return None if found is None else gather_queue(*found)
+
+    def load_queue(self, state: Mapping[str, Tensor] | None) -> None:
+        """Load the queue of any number of processes; every process must call it.
+
+        Args:
+            state: What :meth:`gather_queue` returned.
+
+        Raises:
+            ValueError: The loss has another queue.
+        """
+        found = self._find_queue()
+        if (found is None) != (state is None):
+            raise ValueError("the state must have a queue if and only if the loss has one")
+        if found is not None and state is not None:
+            queue, group = found
+            load_queue(queue, state, group)
+
+    def _find_queue(self) -> tuple[FeatureQueue, ProcessGroup | None] | None:
+        """Return the queue of the loss, and the group over whose processes it is divided."""
+        for part in self.modules():
+            if isinstance(part, LossModule) and part.queue is not None:
+                return part.queue, part.queue_group
+        return None

@@ -49,6 +49,10 @@ class Step(Protocol):
         """
         ...
 
+    def collect_state(self) -> None:
+        """Get what :meth:`state_dict` returns from all processes; every process must call it."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """Return what resuming needs besides the weights, as plain types."""
         ...
@@ -136,6 +140,7 @@ class EagerStep:
         compiled: Callable[[Any], Any] = (
             partial(torch.compile, fullgraph=True, dynamic=False) if config.compile else _identity
         )
+        self.collect_state()
         # One graph for the whole step, and two for a batch in pieces.
         self._whole = compiled(self._compute_whole)
         self._encode, self._loss = compiled(self._compute_features), compiled(self._compute_loss)
@@ -225,6 +230,10 @@ class EagerStep:
         if self._ema is not None:
             self._ema.update()
 
+    def collect_state(self) -> None:
+        """Get the state of all processes; see :meth:`Step.collect_state`."""
+        self._queue = self.objective.gather_queue()
+
     def state_dict(self) -> dict[str, Any]:
         """Return what resuming needs besides the weights; see :meth:`Step.state_dict`."""
         optimizer = self.optimizer.state_dict()
@@ -249,6 +258,8 @@ class EagerStep:
             state["loss_scale"] = self._scaler.state_dict()
         if self._ema is not None:
             state["ema"] = self._ema.state_dict()
+        if self._queue is not None:
+            state["queue"] = self._queue
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -282,6 +293,7 @@ class EagerStep:
             self._scaler.load_state_dict(state["loss_scale"])
         if self._ema is not None:
             self._ema.load_state_dict(state["ema"])
+        self.objective.load_queue(state.get("queue"))
 
     def _part_sizes(self) -> tuple[int, int] | None:
         """Return the least and the greatest number of samples of a process; None for one."""

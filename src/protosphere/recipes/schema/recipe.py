@@ -91,6 +91,12 @@ class Recipe(Section):
                 "loss.soft_negatives has no effect without augmentation.mixing or "
                 "loss.label_smoothing"
             )
+        queue = getattr(self.loss, "queue", None)
+        if queue is not None and queue.start_epoch >= self.schedule.epochs:
+            raise ValueError(
+                f"loss.queue.start_epoch must be less than schedule.epochs "
+                f"({self.schedule.epochs}), got {queue.start_epoch}"
+            )
         if self.checkpoint.monitor is not None and self.split != "validation":
             raise ValueError(
                 f"checkpoint.monitor needs validation images, because choosing a checkpoint on "
