@@ -35,6 +35,9 @@ class TrainConfig:
             scaling. Losses compute in float32.
         compile: Whether to compile the training step; on a GPU it is captured as a CUDA graph in
             channels-last layout as well.
+        fsdp: Whether several processes divide the weights of the encoder, their gradients and the
+            state of the optimizer among them; see :mod:`protosphere.training.fsdp`. It has no
+            effect on one process.
         seed: Seed of the order of samples and of their augmentation.
         report_every: Number of steps between reports, in addition to the one at the end of each
             epoch; None for no others.
@@ -57,6 +60,7 @@ class TrainConfig:
     ema_decay: float | None = None
     precision: Precision = "fp32"
     compile: bool = False
+    fsdp: bool = False
     seed: int = 42
     report_every: int | None = None
 

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from protosphere.training.fsdp import divide_like, own_part
+
 from protosphere.losses import FeatureQueue
 
 class ExponentialMovingAverage:
@@ -62,8 +64,8 @@ class ExponentialMovingAverage:
     @torch.no_grad()
     def update(self) -> None:
         """Update the average with the current weights."""
-        averages = list(self._averages.values())
-        changes = torch._foreach_sub(list(self._weights.values()), averages)
+        averages = [own_part(average) for average in self._averages.values()]
+        changes = torch._foreach_sub([own_part(w) for w in self._weights.values()], averages)
         torch._foreach_mul_(changes, self._new_fraction)
         torch._foreach_add_(averages, changes)
 
@@ -93,6 +95,7 @@ class ExponentialMovingAverage:
         Raises:
             KeyError: The average of a weight is missing.
         """
+        state = divide_like(state, self._averages)
         for name, average in self._averages.items():
             average.copy_(state[name])
 

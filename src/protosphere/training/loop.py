@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,15 @@ from protosphere.parallel.gradients import broadcast_state
 from protosphere.parallel.launch import World
 from protosphere.runs.checkpoints import Checkpoint
 from protosphere.training.config import TrainConfig
+from protosphere.training.ema import ExponentialMovingAverage
+from protosphere.training.fsdp import (
+    check_fsdp,
+    divide_like,
+    gather_state,
+    own_part,
+    shard_encoder,
+    whole_weights,
+)
 from protosphere.training.graph_step import GraphStep
 from protosphere.training.objective import Objective
 from protosphere.training.parameter_groups import ParameterGroup
@@ -43,9 +53,11 @@ class Progress(NamedTuple):
         at_epoch_end: Whether an epoch has just ended.
         stopping: Whether this is the last report because ``should_stop`` returned True.
         checkpoint: Function that returns the weights and the state to resume from here. They share
-            memory with the training run and must be saved before it continues.
+            memory with the training run and must be saved before it continues. With ``fsdp`` every
+            process must call it, and the first one gets them; the others get empty dictionaries.
         ema_weights: Function that returns a context manager; while it is active, the objective has
-            the moving average of its weights, if the run has one.
+            the moving average of its weights, if the run has one. With ``fsdp`` every process must
+            enter and leave it; inside of it, all of them have the whole weights.
     """
 
     step: int
@@ -93,13 +105,18 @@ def train(
         TrainingError: The loss or a weight is not finite or the loss exploded; or the checkpoint is
             of another model, dataset, batch size, optimizer or other parameter groups.
         ValueError: The parameter groups do not fit the objective; or there are more processes than
-            samples in a batch, or several processes and a step to compile.
+            samples in a batch, or several processes and a step to compile; or the objective or the
+            optimizer does not go with ``fsdp``.
     """
     world = World() if world is None else world
     _check_world(world, config, len(loader))
     steps_per_epoch = num_batches(len(loader), config.batch_size)
     losses = torch.zeros(steps_per_epoch, device=loader.device)
     broadcast_state(objective, world.group)
+    is_divided = config.fsdp and world.size > 1
+    if is_divided and world.group is not None:
+        check_fsdp(objective, config)
+        shard_encoder(objective.encoder, world.group, device=loader.device)
     take_step = _create_step(objective, loader, config, world)
     first_step = 0
     if resume is not None:
@@ -126,20 +143,23 @@ def train(
             loss = _mean_loss(losses[: index + 1].cpu(), done, steps_per_epoch, config.schedule)
             _check_loss_scale(take_step.loss_scale, done)
             if at_end or stopping:
-                _check_finite(objective.state_dict(), done, lr)
+                _check_finite(objective.state_dict(), done, lr, world)
             take_step.collect_state()
             speed = throughput.measure(done, whole_epoch=at_end) * samples_per_step
 
             def checkpoint(
                 losses_so_far: Tensor = losses[: 0 if at_end else index + 1],
             ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-                return objective.state_dict(), take_step.state_dict() | {
+                weights, state = objective.state_dict(), take_step.state_dict()
+                if is_divided:
+                    weights, state = gather_state([weights, state], keep=world.is_first) or ({}, {})
+                return weights, state | {
                     "losses": losses_so_far.cpu(),
                     "num_samples": len(loader),
                     "batch_size": config.batch_size,
                 }
 
-            ema_weights = nullcontext if take_step.ema is None else take_step.ema.applied
+            ema_weights = partial(_evaluated_weights, objective, take_step.ema)
             yield Progress(
                 done,
                 done / steps_per_epoch,
@@ -154,6 +174,16 @@ def train(
             if stopping:
                 return
             throughput.restart()
+
+
+@contextmanager
+def _evaluated_weights(
+    objective: Objective, ema: ExponentialMovingAverage | None
+) -> Iterator[None]:
+    """Give the objective the averaged weights, if there are any, and whole ones."""
+    averaged = nullcontext() if ema is None else ema.applied()
+    with averaged, whole_weights(objective.encoder):
+        yield
 
 
 class _Throughput:
@@ -231,7 +261,7 @@ def _restore(
         )
     _check_state(checkpoint, take_step, objective)
     try:
-        objective.load_state_dict(checkpoint.weights)
+        objective.load_state_dict(divide_like(checkpoint.weights, objective.state_dict()))
         take_step.load_state_dict(checkpoint.state)
         losses.copy_(checkpoint.state["losses"])
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError):
@@ -280,15 +310,17 @@ def _mean_loss(losses: Tensor, done: int, steps_per_epoch: int, schedule: Schedu
     return float(losses.mean())
 
 
-def _check_finite(weights: dict[str, Tensor], done: int, lr: float) -> None:
+def _check_finite(weights: dict[str, Tensor], done: int, lr: float, world: World) -> None:
     """Raise TrainingError if a weight is not finite, since the weights may be saved now."""
-    floating = {name: value for name, value in weights.items() if value.is_floating_point()}
-    largest = torch.nn.utils.get_total_norm(list(floating.values()), torch.inf)
-    if bool(torch.isfinite(largest)):  # One transfer from the device instead of one per weight.
+    floating = {name: own_part(w) for name, w in weights.items() if w.is_floating_point()}
+    # A process may have no part of a small weight, and nothing has no largest element.
+    parts = [part for part in floating.values() if part.numel()]
+    largest = torch.nn.utils.get_total_norm(parts, torch.inf)
+    # One transfer from the device instead of one per weight.
+    if not world.any(not bool(torch.isfinite(largest))):
         return
-    for name, value in floating.items():
-        if not bool(torch.isfinite(value).all()):
-            raise TrainingError(
-                f"weights must be finite, but {name} is not after step {done} with a learning rate "
-                f"of {lr:.3g}"
-            )
+    bad = [name for name, value in floating.items() if not bool(torch.isfinite(value).all())]
+    raise TrainingError(
+        f"weights must be finite, but {bad[0] if bad else 'a part on another process'} is not "
+        f"after step {done} with a learning rate of {lr:.3g}"
+    )

@@ -10,10 +10,12 @@ from torch import Tensor
 from protosphere.data.loaders import Loader, derive_seed
 from protosphere.data.mixing import mix_images
 from protosphere.losses import MixedLabels
+from protosphere.parallel import max_over
 from protosphere.parallel.gradients import GradientAverage
 from protosphere.parallel.launch import World
 from protosphere.training.config import TrainConfig
 from protosphere.training.ema import ExponentialMovingAverage
+from protosphere.training.fsdp import clip_gradients, divide_like, is_divided, own_part
 from protosphere.training.loss_scaling import LossScaler
 from protosphere.training.micro_batches import micro_batch_backward, split_batch
 from protosphere.training.objective import Objective
@@ -126,7 +128,10 @@ class EagerStep:
         )
         self._write_lr()
         self._parameters = [p for group in self._groups for p in group.parameters]
-        self._average_gradients = GradientAverage(self._parameters, self.world.group)
+        # Gradients of divided weights have been averaged in the backward pass.
+        whole = [p for p in self._parameters if not is_divided(p)]
+        self._is_divided = len(whole) < len(self._parameters)
+        self._average_gradients = GradientAverage(whole, self.world.group if whole else None)
         self._group_settings = [_settings(group) for group in self.optimizer.param_groups]
         self._scaler = LossScaler(self.device) if config.precision == "fp16" else None
         if self._scaler is not None and self.captures_optimizer:
@@ -215,9 +220,12 @@ class EagerStep:
             )
         self._average_gradients()
         if self._scaler is not None:
-            self._scaler.unscale([p.grad for p in self._parameters if p.grad is not None])
+            parts = [own_part(p.grad) for p in self._parameters if p.grad is not None]
+            self._scaler.unscale([part for part in parts if part.numel()])
+            if self._is_divided:  # An overflow may be in the part of another process.
+                self._scaler.found_inf.copy_(max_over(self._scaler.found_inf, self.world.group))
         if self.config.grad_clip is not None:
-            torch.nn.utils.clip_grad_norm_(self._parameters, self.config.grad_clip)
+            clip_gradients(self._parameters, self.config.grad_clip, self.world.group)
         return loss.detach()
 
     def apply_gradients(self) -> None:
@@ -275,13 +283,17 @@ class EagerStep:
         for group, changed in zip(groups, state.get("optimizer_groups", []), strict=False):
             group.update(changed)
         extra = state.get("optimizer_extra", {})
-        self.optimizer.load_state_dict(
-            {"state": state["optimizer"], "param_groups": groups} | extra
-        )
+        saved_state = state["optimizer"]
+        if self._is_divided:
+            saved_state = {
+                index: divide_like(entries, self._parameters[index])
+                for index, entries in saved_state.items()
+            }
+        self.optimizer.load_state_dict({"state": saved_state, "param_groups": groups} | extra)
         self._write_lr()  # Loading has replaced the tensors by copies.
         for index, entries in self.optimizer.state_dict()["state"].items():
             for name, value in entries.items():
-                saved, parameter = state["optimizer"][index][name], self._parameters[index]
+                saved, parameter = saved_state[index][name], self._parameters[index]
                 if not isinstance(value, Tensor) or name == "step":
                     continue
                 # torch has converted it to the type of the parameter.
