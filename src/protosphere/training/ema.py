@@ -6,9 +6,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from protosphere.losses import FeatureQueue
 from protosphere.training.fsdp import divide_like, own_part
 
-from protosphere.losses import FeatureQueue
 
 class ExponentialMovingAverage:
     """Exponential moving average of the weights of a module.
