@@ -22,9 +22,13 @@ from support.group_training import (
     BATCH_SIZE,
     LOSSES,
     Result,
+    broadcast_other_shapes,
     decide,
+    error_of,
     run_digits,
+    run_digits_without_disk,
     train_five_steps,
+    use_group_of_others,
 )
 from support.processes import Processes, gloo_processes
 
@@ -79,6 +83,45 @@ def test_processes_fail_together(
     else:
         assert [error for error, *_ in results] == expected
     assert all(rest == [{"rank": 0}, bool(failing), [0, 10, 20]] for _, *rest in results)
+
+
+def test_modules_of_other_shapes_are_refused_everywhere(processes: Processes) -> None:
+    expected = (
+        "ValueError: the modules of all processes must have the same shapes, but that of process "
+        "2 has others than that of process 0"
+    )
+    errors = processes.run(error_of, [(broadcast_other_shapes,)] * 3)
+    assert errors == [expected] * 3
+
+
+def test_a_group_without_this_process_is_refused(processes: Processes) -> None:
+    member, *others = processes.run(error_of, [(use_group_of_others,)] * 4)
+    assert member is None
+    for error in others:
+        assert error.startswith("ValueError: group must be None or a process group")
+
+
+def test_all_processes_end_when_the_first_one_cannot_use_the_folder(
+    processes: Processes, tmp_path: Path
+) -> None:
+    settings = ["schedule.epochs=1", "training.batch_size=1024"]
+    in_use, full = tmp_path / "in use", tmp_path / "full"
+    with RunFolder(in_use).lock():
+        first, *others = processes.run(error_of, [(run_digits, str(in_use), settings)] * 3)
+    assert first == f"RunFolderError: {in_use} is in use by process {os.getpid()}"
+    peer = "PeerError: the first process of the run has failed"
+    assert others == [peer, peer]
+    first, *others = processes.run(error_of, [(run_digits_without_disk, str(full), settings)] * 3)
+    assert first == "OSError: no space left on device"
+    assert others == [peer, peer]
+
+
+def test_training_that_fails_is_reported_once(processes: Processes, tmp_path: Path) -> None:
+    settings = ["schedule.epochs=1", "training.batch_size=512", "optimizer.lr=1e30"]
+    first, *others = processes.run(error_of, [(run_digits, str(tmp_path / "run"), settings)] * 3)
+    assert first.startswith("TrainingError: ")
+    assert first.endswith("; there is no checkpoint")
+    assert others == ["PeerError: training has failed"] * 2
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])

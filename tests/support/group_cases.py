@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from protosphere.parallel import gather_rows, logsumexp_over, max_over, sum_over
+from protosphere.parallel import gather_rows, logsumexp_over, max_over, sum_over, world
 from support.losses import TABLE
 
 COLLECTIVES = {
@@ -140,8 +140,10 @@ def compiled(group: Any, case: Case) -> tuple[Tensor, Tensor]:
 
 def messages_of_modules(group: Any) -> tuple[list[str], list[str]]:
     """What modules log when they are made without and with a group, and that copies keep it."""
+    world._LOGGED_NAMES.clear()
     with _logged() as without:
-        TABLE[0].module()
+        for row in (TABLE[0], TABLE[0], TABLE[-1]):
+            row.module()
     with _logged() as given:
         module = TABLE[0].module(group=group)
     assert copy.deepcopy(module).group is group

@@ -1,8 +1,10 @@
 """What the processes of a test run: the training of a small model in float64."""
 
 import itertools
+from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -24,6 +26,7 @@ from protosphere.losses import (
     PrototypeLoss,
     SCLLoss,
 )
+from protosphere.parallel.gradients import broadcast_state
 from protosphere.parallel.launch import World
 from protosphere.runs.checkpoints import Checkpoint
 from protosphere.training import SGD, Objective, Schedule, TrainConfig, train
@@ -142,6 +145,38 @@ def run_digits(group: Any, folder: str, settings: list[str]) -> int:
     world = World(rank, size, group=group, control=group)
     recipe = read_recipe("digits-nonl", settings)
     return len(list(run_recipe(recipe, folder, load_dataset(recipe), world=world)))
+
+
+def error_of(group: Any, function: Callable[..., Any], *arguments: Any) -> str | None:
+    """The error that a function raises on a rank, None if it raises none."""
+    try:
+        function(group, *arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def run_digits_without_disk(group: Any, folder: str, settings: list[str]) -> None:
+    """Run a recipe whose checkpoints cannot be saved."""
+    from protosphere.recipes import runner
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no space left on device")
+
+    with patch.object(runner, "save_checkpoint", fail):
+        run_digits(group, folder, settings)
+
+
+def broadcast_other_shapes(group: Any) -> None:
+    """Broadcast a module that has more outputs on the last process."""
+    is_last = dist.get_rank(group) == dist.get_world_size(group) - 1
+    broadcast_state(nn.Linear(4, 5 if is_last else 3), group)
+
+
+def use_group_of_others(_: Any) -> None:
+    """Use a group of the first process on all of them."""
+    first_only: Any = dist.new_group([0])
+    NTCELoss(group=first_only)
 
 
 def decide(group: Any, failing: list[int]) -> tuple[Any, ...]:

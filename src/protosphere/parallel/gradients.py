@@ -7,13 +7,14 @@ of the gradient, so that the average is the gradient of one process with the who
 """
 
 from collections.abc import Sequence
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from protosphere.parallel.shards import find_shards
-from protosphere.parallel.world import ProcessGroup, world_size
+from protosphere.parallel.world import ProcessGroup, gather_numbers, world_size
 
 # Of one all-reduce: enough to use the network well, and little beside the gradients themselves.
 _BUCKET_BYTES = 32 * 2**20
@@ -86,10 +87,16 @@ def broadcast_state(module: nn.Module, group: ProcessGroup | None) -> None:
     Args:
         module: The module, on the device of the group.
         group: Process group; None does nothing.
+
+    Raises:
+        ValueError: The modules of the processes have other shapes.
     """
     shards = find_shards(module)
     parameters = [p for name, p in module.named_parameters() if name not in shards]
-    _broadcast([*parameters, *module.buffers()], group)
+    tensors = [*parameters, *module.buffers()]
+    if group is not None and tensors:
+        _check_shapes(tensors, group)
+    _broadcast(tensors, group)
 
 
 def broadcast_buffers(module: nn.Module, group: ProcessGroup | None) -> None:
@@ -102,6 +109,18 @@ def broadcast_buffers(module: nn.Module, group: ProcessGroup | None) -> None:
     _broadcast(list(module.buffers()), group)
 
 
+def _check_shapes(tensors: Sequence[Tensor], group: ProcessGroup) -> None:
+    """Raise ValueError on all processes if those of one are others; a broadcast may not notice."""
+    described = crc32(str([(tensor.shape, tensor.dtype) for tensor in tensors]).encode())
+    numbers = gather_numbers([described], group, device=tensors[0].device)
+    others = [rank for rank, number in enumerate(numbers) if number != numbers[0]]
+    if others:
+        raise ValueError(
+            "the modules of all processes must have the same shapes, but that of process "
+            f"{others[0]} has others than that of process 0"
+        )
+
+
 @torch.no_grad()
 def _broadcast(tensors: Sequence[Tensor], group: ProcessGroup | None) -> None:
     if group is None:
@@ -109,5 +128,5 @@ def _broadcast(tensors: Sequence[Tensor], group: ProcessGroup | None) -> None:
     for tensor in tensors:
         # A tensor may be a view, or be laid out as no collective takes it.
         sent = tensor.detach().contiguous()
-        dist.broadcast(sent, src=0, group=group)
+        dist.broadcast(sent, group=group, group_src=0)
         tensor.copy_(sent)

@@ -94,7 +94,7 @@ class World:
         # Pickled before the others are told, so that a result that cannot be is an error as well.
         message: list[bytes | None] = [None]
         if not self.is_first:
-            dist.broadcast_object_list(message, src=0, group=self.control)
+            dist.broadcast_object_list(message, group=self.control, group_src=0)
             if message[0] is None:
                 raise PeerError("the first process of the run has failed")
             result: T = pickle.loads(message[0])
@@ -103,7 +103,7 @@ class World:
             value = compute()
             message = [pickle.dumps(value)]
         finally:
-            dist.broadcast_object_list(message, src=0, group=self.control)
+            dist.broadcast_object_list(message, group=self.control, group_src=0)
         return value
 
     @contextmanager

@@ -15,6 +15,7 @@ else:
     ProcessGroup = getattr(dist, "ProcessGroup", object)
 
 _LOG = logging.getLogger("protosphere")
+_LOGGED_NAMES: set[str] = set()
 
 
 def world_size(group: ProcessGroup | None) -> int:
@@ -46,10 +47,15 @@ def check_group(group: object) -> None:
 def log_missing_group(name: str) -> None:
     """Log that a loss uses the samples of its own process only, if there are other processes.
 
+    Once per process and name.
+
     Args:
         name: Name of the loss.
     """
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    if name in _LOGGED_NAMES or not (dist.is_available() and dist.is_initialized()):
+        return
+    if dist.get_world_size() > 1:
+        _LOGGED_NAMES.add(name)
         _LOG.warning(
             "%s has no process group and computes the loss of the samples of its own process; "
             "pass group=torch.distributed.group.WORLD for the loss of the whole batch",

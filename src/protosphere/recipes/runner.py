@@ -173,7 +173,9 @@ def run_recipe(
                 if outcome.stop:
                     return
         except TrainingError as error:
-            last = load_checkpoint(folder.checkpoints) if world.is_first else None
+            if not world.is_first:  # It fails on all of them, and the first one sees the folder.
+                raise PeerError("training has failed") from error
+            last = load_checkpoint(folder.checkpoints)
             saved = (
                 "there is no checkpoint"
                 if last is None
