@@ -82,7 +82,8 @@ def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 def broadcast_state(module: nn.Module, group: ProcessGroup | None) -> None:
     """Give a module the parameters and buffers of the first process; every process must call it.
 
-    Parameters that are sharded over processes stay as they are.
+    Parameters that are sharded over processes stay as they are, and so do the buffers of parts with
+    a true attribute ``is_per_process``.
 
     Args:
         module: The module, on the device of the group.
@@ -93,7 +94,8 @@ def broadcast_state(module: nn.Module, group: ProcessGroup | None) -> None:
     """
     shards = find_shards(module)
     parameters = [p for name, p in module.named_parameters() if name not in shards]
-    tensors = [*parameters, *module.buffers()]
+    parts = [part for part in module.modules() if not getattr(part, "is_per_process", False)]
+    tensors = [*parameters, *(buffer for part in parts for buffer in part.buffers(recurse=False))]
     if group is not None and tensors:
         _check_shapes(tensors, group)
     _broadcast(tensors, group)
