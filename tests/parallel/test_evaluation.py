@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from protosphere.data.sampling import evaluation_slices
 from protosphere.recipes.loading import load_run
@@ -18,6 +19,7 @@ from support.group_evaluation import (
     evaluate_part,
     fail_in_evaluation,
     run_and_evaluate,
+    train_with_compiler,
 )
 from support.processes import Processes, gloo_processes
 
@@ -95,6 +97,17 @@ def test_records_of_a_run_are_those_of_its_weights_on_one_process(
     expected = load_run(tmp_path, checkpoint="last").evaluate().metrics
     assert first[-1][0] == pytest.approx(expected, rel=1e-6)
     assert {name: records[-1][name] for name in expected} == first[-1][0]
+
+
+@pytest.mark.compiled
+def test_a_compiled_encoder_changes_nothing(processes: Processes) -> None:
+    """The loss of both processes is computed outside of the compiled graph."""
+    eager = processes.run(train_with_compiler, [(False,)] * 2)
+    compiled = processes.run(train_with_compiler, [(True,)] * 2)
+    for (expected, _), (weights, num_graphs) in zip(eager, compiled, strict=True):
+        assert num_graphs == 1
+        for value, own in zip(expected, weights, strict=True):
+            torch.testing.assert_close(own, value, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])

@@ -1,4 +1,4 @@
-"""What the processes of a test run: the evaluation of a small model."""
+"""What the processes of a test run: the evaluation of a small model, and its compiled training."""
 
 import warnings
 from collections.abc import Iterator
@@ -12,8 +12,9 @@ from protosphere.classifiers import CosineClassifier, LinearClassifier, MeanClas
 from protosphere.data.loaders import Batch, FeatureLoader
 from protosphere.data.splits import DataError
 from protosphere.evaluation import Evaluation, evaluate
+from protosphere.losses import NONLLoss
 from protosphere.parallel.launch import World
-from protosphere.training import Objective
+from protosphere.training import Objective, Schedule, TrainConfig, train
 
 DIM, NUM_CLASSES, NUM_TRAIN, NUM_TEST, BATCH_SIZE = 6, 5, 47, 23, 5
 HEADS: dict[str, Any] = {
@@ -120,3 +121,26 @@ def run_and_evaluate(group: Any, name: str, folder: str, settings: list[str]) ->
     recipe = read_recipe(name, settings)
     events = run_recipe(recipe, folder, load_dataset(recipe), world=create_world(group))
     return [(event.metrics, event.best, event.stopped_early) for event in events]
+
+
+def train_with_compiler(group: Any, compile: bool) -> tuple[list[Tensor], int]:
+    """Weights after three steps, with batch norm and dropout, in float64; number of graphs."""
+    import torch._inductor.config
+    from torch._dynamo.utils import counters
+
+    world = create_world(group)
+    torch.manual_seed(0)
+    encoder = nn.Sequential(
+        nn.Linear(DIM, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 4)
+    )
+    loss = NONLLoss(group=world.group)
+    objective = Objective(encoder, CosineClassifier(4, NUM_CLASSES), loss).double()
+    train_loader, _ = create_loaders()
+    config = TrainConfig(Schedule(0.3, 3), 21, compile=compile)
+    loader = FeatureLoader(train_loader.features.double(), train_loader.labels)
+    # Compiled code then draws the random numbers of dropout as torch does.
+    with torch._inductor.config.patch(fallback_random=True):
+        for _ in train(objective, loader, config, world=world):
+            pass
+    weights = [value.detach() for value in objective.state_dict().values()]
+    return weights, counters["stats"]["unique_graphs"]

@@ -266,20 +266,19 @@ def create_train_config(
     Args:
         recipe: The recipe.
         objective: The objective to train, to check that the settings of the optimizer fit it.
-        device: Where to train; ``compile: auto`` compiles on a GPU.
+        device: Where to train; ``compile: auto`` compiles on a GPU, unless the objective has
+            synchronized batch norm, at which a compiled encoder falls into pieces.
         report_every: Number of steps between progress reports within an epoch.
-        world_size: Number of processes that train together. The step of several is not compiled.
+        world_size: Number of processes that train together.
 
     Raises:
         RecipeError: The optimizer cannot be created, or its settings do not fit the objective; or
-            the batch or ``compile`` does not fit several processes.
+            the batch does not fit several processes.
     """
     training, optimizer = recipe.training, recipe.optimizer
     compiled = training.compile
     if compiled == "auto":
-        compiled = torch.device(device).type == "cuda" and world_size == 1
-    elif compiled and world_size > 1:
-        raise RecipeError("training.compile must be auto or false with several processes, got true")
+        compiled = torch.device(device).type == "cuda" and not _has_sync_batch_norm(objective)
     if training.batch_size < world_size:
         raise RecipeError(
             f"training.batch_size must be at least the number of processes ({world_size}), got "
@@ -307,6 +306,11 @@ def create_train_config(
         seed=recipe.seed,
         report_every=report_every,
     )
+
+
+def _has_sync_batch_norm(objective: Objective | None) -> bool:
+    parts = () if objective is None else objective.modules()
+    return any(isinstance(part, torch.nn.SyncBatchNorm) for part in parts)
 
 
 def _create_parameter_groups(

@@ -34,7 +34,8 @@ class TrainConfig:
         precision: Precision of the encoder: ``"fp32"``, ``"bf16"``, or ``"fp16"`` with loss
             scaling. Losses compute in float32.
         compile: Whether to compile the training step; on a GPU it is captured as a CUDA graph in
-            channels-last layout as well.
+            channels-last layout as well. On several processes, only augmentation and encoder are
+            compiled, because the loss exchanges data.
         fsdp: Whether several processes divide the weights of the encoder, their gradients and the
             state of the optimizer among them; see :mod:`protosphere.training.fsdp`. It has no
             effect on one process.

@@ -105,8 +105,7 @@ def train(
         TrainingError: The loss or a weight is not finite or the loss exploded; or the checkpoint is
             of another model, dataset, batch size, optimizer or other parameter groups.
         ValueError: The parameter groups do not fit the objective; or there are more processes than
-            samples in a batch, or several processes and a step to compile; or the objective or the
-            optimizer does not go with ``fsdp``.
+            samples in a batch; or the objective or the optimizer does not go with ``fsdp``.
     """
     world = World() if world is None else world
     _check_world(world, config, len(loader))
@@ -217,14 +216,13 @@ def _check_world(world: World, config: TrainConfig, num_samples: int) -> None:
         raise ValueError(
             f"a batch must have a sample for each of the {world.size} processes, got {in_batch}"
         )
-    # Neither a compiled function nor a CUDA graph contains the exchange of the losses.
-    if world.size > 1 and config.compile:
-        raise ValueError("compile must be False with several processes, got True")
 
 
 def _create_step(objective: Objective, loader: Loader, config: TrainConfig, world: World) -> Step:
-    # A captured graph cannot draw the random numbers of a piece a second time.
-    if config.compile and loader.device.type == "cuda" and config.micro_batch_size is None:
+    # A captured graph has no exchange between processes, and cannot draw the random numbers of a
+    # piece a second time.
+    is_capturable = loader.device.type == "cuda" and world.group is None
+    if config.compile and is_capturable and config.micro_batch_size is None:
         return GraphStep(objective, loader, config)
     return EagerStep(objective, loader, config, world=world)
 

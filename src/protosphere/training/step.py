@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from protosphere.data.loaders import Loader, derive_seed
 from protosphere.data.mixing import mix_images
@@ -142,13 +142,21 @@ class EagerStep:
             if config.ema_decay is None
             else ExponentialMovingAverage(objective, config.ema_decay)
         )
+        # Synchronized batch norm is not in the graph: its shapes depend on values.
+        is_whole = not any(isinstance(part, nn.SyncBatchNorm) for part in objective.modules())
         compiled: Callable[[Any], Any] = (
-            partial(torch.compile, fullgraph=True, dynamic=False) if config.compile else _identity
+            partial(torch.compile, fullgraph=is_whole, dynamic=False)
+            if config.compile
+            else _identity
         )
         self.collect_state()
-        # One graph for the whole step, and two for a batch in pieces.
-        self._whole = compiled(self._compute_whole)
-        self._encode, self._loss = compiled(self._compute_features), compiled(self._compute_loss)
+        self._encode = compiled(self._compute_features)
+        if self.world.group is None:
+            # One graph for the whole step, and two for a batch in pieces.
+            self._whole, self._loss = compiled(self._compute_whole), compiled(self._compute_loss)
+        else:
+            # The exchange of the losses is in no graph.
+            self._whole, self._loss = self._compute_parts, self._compute_loss
 
     @property
     def ema(self) -> ExponentialMovingAverage | None:
@@ -317,6 +325,9 @@ class EagerStep:
 
     def _compute_whole(self, *batch: Tensor) -> Tensor:
         return self._compute_loss(*self._compute_features(*batch))
+
+    def _compute_parts(self, *batch: Tensor) -> Tensor:
+        return self._compute_loss(*self._encode(*batch))
 
     def _compute_features(self, *batch: Tensor) -> tuple[Tensor, Tensor | MixedLabels]:
         """Augment and encode a batch or a piece of it."""
