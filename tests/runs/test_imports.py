@@ -13,6 +13,7 @@ pytestmark = pytest.mark.whole_program
     [
         ("protosphere.runs", {"torch", "numpy"}),
         ("protosphere.runs.folder, protosphere.runs.metadata", {"torch", "numpy"}),
+        ("protosphere.runs.comparison", {"torch", "numpy"}),
         ("protosphere.runs.arrays", {"torch"}),
     ],
 )

@@ -17,7 +17,7 @@ from protosphere.studies.compare_statistics import (
 
 def test_mean_and_deviation_of_a_case_worked_by_hand() -> None:
     # Deviations −3, −1, 1, 3 from 5: their squares sum to 20, over three.
-    assert summarize([2.0, 4.0, 6.0, 8.0]) == (5.0, pytest.approx(math.sqrt(20 / 3)))
+    assert tuple(summarize([2.0, 4.0, 6.0, 8.0])) == pytest.approx((5.0, math.sqrt(20 / 3)))
     assert summarize([0.25]) == (0.25, None)
 
 
