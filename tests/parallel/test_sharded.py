@@ -12,6 +12,8 @@ from protosphere.losses.sharded import sharded_ntce_loss
 from protosphere.parallel import Shards
 from support.processes import Processes, gloo_processes
 from support.sharded_cases import Case, compute, compute_all, frozen_features, use_head
+from support.sharded_training import DIM as DIM_OF_TRAINING
+from support.sharded_training import Training, create_objective, overflow, train_five_steps
 
 pytestmark = pytest.mark.long
 
@@ -171,3 +173,85 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
     }
     with pytest.raises(ValueError, match=message):
         sharded_ntce_loss(**arguments | options)
+
+
+def _assert_same_training(got: Training, expected: Training) -> None:
+    assert got.losses == pytest.approx(expected.losses[-len(got.losses) :], rel=1e-6)
+    for name, value in expected.checkpoint.weights.items():
+        _assert_nearly(got.checkpoint.weights[name], value)
+    for name, value in expected.checkpoint.state["ema"].items():
+        _assert_nearly(got.checkpoint.state["ema"][name], value)
+    states = got.checkpoint.state["optimizer"]
+    for index, entries in expected.checkpoint.state["optimizer"].items():
+        for name, value in entries.items():
+            _assert_nearly(states[index][name], value)
+
+
+def _assert_nearly(got: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("loss", ["normface", "ntce", "nonl"])
+@pytest.mark.parametrize(
+    ("num_classes", "settings"),
+    [(3, {}), (7, {"micro_batch_size": 4}), (41, {"optimizer": "adamw"})],
+    ids=["fewer classes than processes", "micro-batches", "adamw"],
+)
+def test_weights_after_five_steps_are_those_of_one_process(
+    processes: Processes, loss: str, num_classes: int, settings: dict[str, Any]
+) -> None:
+    expected = train_five_steps(None, loss, num_classes, settings, sharded=False)
+    for size in (1, 2, 3, 4):
+        results = processes.run(train_five_steps, [(loss, num_classes, settings)] * size)
+        _assert_same_training(results[0], expected)
+        sizes = [len(part) for part in torch.arange(num_classes).tensor_split(size)]
+        assert [result.num_prototypes for result in results] == sizes
+        if num_classes == 41 and size > 1:
+            assert all(result.largest < num_classes * DIM_OF_TRAINING for result in results)
+            assert "head.prototypes" not in results[1].checkpoint.weights
+
+
+def test_clipping_counts_every_shard_once(processes: Processes) -> None:
+    """A bound between the norm of the whole gradient and that of any shard clips the same."""
+    settings = {"grad_clip": 0.05}
+    expected = train_five_steps(None, "ntce", 7, settings, sharded=False)
+    unclipped = train_five_steps(None, "ntce", 7, {"grad_clip": None}, sharded=False)
+    name = "head.prototypes"
+    assert not torch.equal(expected.checkpoint.weights[name], unclipped.checkpoint.weights[name])
+    (first, *_) = processes.run(train_five_steps, [("ntce", 7, settings)] * 4)
+    _assert_same_training(first, expected)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_checkpoint_of_four_processes_continues_on_any_number(
+    processes: Processes, optimizer: str
+) -> None:
+    settings = {"optimizer": optimizer}
+    expected = train_five_steps(None, "nonl", 7, settings, sharded=False)
+    stopped = processes.run(train_five_steps, [("nonl", 7, settings | {"epochs": 2})] * 4)
+    resume = stopped[0].checkpoint
+    assert resume.step == 2
+    for size in (1, 2, 3):
+        results = processes.run(train_five_steps, [("nonl", 7, settings, resume)] * size)
+        assert len(results[0].losses) == 3
+        _assert_same_training(results[0], expected)
+    # A head that is not sharded continues it too, and the other way around.
+    alone = train_five_steps(None, "nonl", 7, settings, resume, sharded=False)
+    _assert_same_training(alone, expected)
+    saved = train_five_steps(None, "nonl", 7, settings | {"epochs": 2}, sharded=False).checkpoint
+    results = processes.run(train_five_steps, [("nonl", 7, settings, saved)] * 4)
+    _assert_same_training(results[0], expected)
+
+
+def test_an_overflow_on_one_process_is_one_on_all(processes: Processes) -> None:
+    initial = create_objective(None, "ntce", 3, sharded=False).float().state_dict()
+    for rank, (weights, scale) in enumerate(
+        processes.run(overflow, [(rank == 1,) for rank in range(4)])
+    ):
+        assert scale == 2.0**15
+        own = Shards((1, 1, 1, 0), rank).own
+        for name, value in initial.items():
+            assert torch.equal(weights[name], value[own] if name == "head.prototypes" else value)
+    for weights, scale in processes.run(overflow, [(False,)] * 2):
+        assert scale == 2.0**16
+        assert not torch.equal(weights["encoder.0.weight"], initial["encoder.0.weight"])

@@ -1,6 +1,6 @@
 """Matrices whose rows are sharded over the processes of a group, and their gradients."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -205,32 +205,3 @@ def with_own_gradient(
         return rows
     result: Tensor = _ScaleGradient.apply(rows, 1 / world_size(group))
     return result
-
-
-@torch.no_grad()
-def clip_gradients(
-    replicated: Sequence[nn.Parameter],
-    sharded: Sequence[nn.Parameter],
-    max_norm: float,
-    group: ProcessGroup | None,
-) -> None:
-    """Clip gradients by the norm of all of them, in place; every rank must call it.
-
-    Args:
-        replicated: Parameters that have the same gradient on every rank.
-        sharded: Parameters of which every rank has a part of its own.
-        max_norm: Largest norm.
-        group: Process group of the sharded parameters.
-    """
-    if group is None or not sharded:
-        torch.nn.utils.clip_grad_norm_([*replicated, *sharded], max_norm)
-        return
-    common, own = (
-        [parameter.grad for parameter in parameters if parameter.grad is not None]
-        for parameters in (replicated, sharded)
-    )
-    device = sharded[0].device
-    square = torch.nn.utils.get_total_norm(own).to(device).square()
-    dist.all_reduce(square, group=group)
-    total = (torch.nn.utils.get_total_norm(common).to(device).square() + square).sqrt()
-    torch.nn.utils.clip_grads_with_norm_([*replicated, *sharded], max_norm, total)

@@ -143,7 +143,11 @@ def own_part(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def clip_gradients(
-    parameters: Sequence[nn.Parameter], max_norm: float, group: ProcessGroup | None
+    parameters: Sequence[nn.Parameter],
+    max_norm: float,
+    group: ProcessGroup | None,
+    *,
+    sharded: Sequence[nn.Parameter] = (),
 ) -> None:
     """Scale gradients down to a norm, that of all parameters together.
 
@@ -151,13 +155,16 @@ def clip_gradients(
         parameters: The parameters; those without a gradient are left out.
         max_norm: The largest norm.
         group: The processes over which parameters are divided, if there are any.
+        sharded: Parameters of which each process has some rows as a plain tensor.
     """
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    divided = [own_part(gradient) for gradient in gradients if is_divided(gradient)]
+    divided, whole = [], []
+    for parameter in parameters:
+        if parameter.grad is not None:
+            is_part = is_divided(parameter.grad) or any(parameter is one for one in sharded)
+            (divided if is_part else whole).append(own_part(parameter.grad))
     if not divided:
         torch.nn.utils.clip_grad_norm_(parameters, max_norm)
         return
-    whole = [gradient for gradient in gradients if not is_divided(gradient)]
     squares = sum_over(torch.nn.utils.get_total_norm(divided).square(), group)
     if whole:
         squares = squares + torch.nn.utils.get_total_norm(whole).square()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from protosphere.data.loaders import Loader, num_batches
+from protosphere.parallel import find_shards
 from protosphere.parallel.gradients import broadcast_state
 from protosphere.parallel.launch import World
 from protosphere.runs.checkpoints import Checkpoint
@@ -27,6 +28,7 @@ from protosphere.training.graph_step import GraphStep
 from protosphere.training.objective import Objective
 from protosphere.training.parameter_groups import ParameterGroup
 from protosphere.training.schedules import Schedule
+from protosphere.training.sharded_state import gather_checkpoint, select_checkpoint
 from protosphere.training.step import EagerStep, Step
 
 # Far above any loss of a network that learns: ln K for a guess, at most 2/temperature more for
@@ -53,8 +55,8 @@ class Progress(NamedTuple):
         at_epoch_end: Whether an epoch has just ended.
         stopping: Whether this is the last report because ``should_stop`` returned True.
         checkpoint: Function that returns the weights and the state to resume from here. They share
-            memory with the training run and must be saved before it continues. With ``fsdp`` every
-            process must call it, and the first one gets them; the others get empty dictionaries.
+            memory with the training run and must be saved before it continues. With ``fsdp`` or a
+            sharded head, every process must call it, and only the first one gets all of them.
         ema_weights: Function that returns a context manager; while it is active, the objective has
             the moving average of its weights, if the run has one. With ``fsdp`` every process must
             enter and leave it; inside of it, all of them have the whole weights.
@@ -149,7 +151,9 @@ def train(
             def checkpoint(
                 losses_so_far: Tensor = losses[: 0 if at_end else index + 1],
             ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-                weights, state = objective.state_dict(), take_step.state_dict()
+                weights, state = gather_checkpoint(
+                    objective.state_dict(), take_step.state_dict(), find_shards(objective)
+                )
                 if is_divided:
                     weights, state = gather_state([weights, state], keep=world.is_first) or ({}, {})
                 return weights, state | {
@@ -259,6 +263,7 @@ def _restore(
         )
     _check_state(checkpoint, take_step, objective)
     try:
+        checkpoint = select_checkpoint(checkpoint, find_shards(objective))
         objective.load_state_dict(divide_like(checkpoint.weights, objective.state_dict()))
         take_step.load_state_dict(checkpoint.state)
         losses.copy_(checkpoint.state["losses"])

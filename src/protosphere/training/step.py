@@ -19,6 +19,7 @@ from protosphere.training.fsdp import clip_gradients, divide_like, is_divided, o
 from protosphere.training.loss_scaling import LossScaler
 from protosphere.training.micro_batches import micro_batch_backward, split_batch
 from protosphere.training.objective import Objective
+from protosphere.training.sharded_state import find_sharded_parameters
 
 _AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -90,7 +91,8 @@ class EagerStep:
         captures_optimizer: Whether :meth:`apply_gradients` is capturable too.
 
     Raises:
-        ValueError: The parameter groups do not fit the objective.
+        ValueError: The parameter groups do not fit the objective; or its head is sharded over other
+            processes, or the optimizer does not go with that.
     """
 
     def __init__(
@@ -128,8 +130,11 @@ class EagerStep:
         )
         self._write_lr()
         self._parameters = [p for group in self._groups for p in group.parameters]
-        # Gradients of divided weights have been averaged in the backward pass.
-        whole = [p for p in self._parameters if not is_divided(p)]
+        self._sharded = find_sharded_parameters(objective, config.optimizer, self.world.group)
+        # Gradients of divided weights have been averaged in the backward pass, and those of shards
+        # of the head are not averaged.
+        divided = {id(p) for p in self._parameters if is_divided(p)} | set(map(id, self._sharded))
+        whole = [p for p in self._parameters if id(p) not in divided]
         self._is_divided = len(whole) < len(self._parameters)
         self._average_gradients = GradientAverage(whole, self.world.group if whole else None)
         self._group_settings = [_settings(group) for group in self.optimizer.param_groups]
@@ -233,7 +238,9 @@ class EagerStep:
             if self._is_divided:  # An overflow may be in the part of another process.
                 self._scaler.found_inf.copy_(max_over(self._scaler.found_inf, self.world.group))
         if self.config.grad_clip is not None:
-            clip_gradients(self._parameters, self.config.grad_clip, self.world.group)
+            clip_gradients(
+                self._parameters, self.config.grad_clip, self.world.group, sharded=self._sharded
+            )
         return loss.detach()
 
     def apply_gradients(self) -> None:
