@@ -9,12 +9,11 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from protosphere.classifiers.protocol import FittedHead
 from protosphere.data.datasets import ChannelStatistics, ImageDataset
 from protosphere.data.loaders import MemoryLoader
-from protosphere.evaluation import Evaluation, evaluate
+from protosphere.evaluation import evaluate
 from protosphere.parallel.launch import PeerError, World
-from protosphere.recipes import build
+from protosphere.recipes import build, reports
 from protosphere.recipes.initialization import (
     Initialization,
     check_source,
@@ -22,15 +21,13 @@ from protosphere.recipes.initialization import (
     read_initialization,
     write_initialization,
 )
-from protosphere.recipes.monitor import BestEvaluation, find_best, is_patience_exhausted
+from protosphere.recipes.monitor import BestEvaluation, is_patience_exhausted
 from protosphere.recipes.schema import Recipe, RecipeError, find_difference, recipe_from_yaml
 from protosphere.runs import RunFolder, RunFolderError
-from protosphere.runs.arrays import write_arrays
 from protosphere.runs.checkpoints import (
     Checkpoint,
     has_checkpoint,
     load_checkpoint,
-    save_checkpoint,
 )
 from protosphere.runs.metadata import (
     DataMetadata,
@@ -39,7 +36,7 @@ from protosphere.runs.metadata import (
     machine,
     write_class_names,
 )
-from protosphere.training import Objective, Progress, TrainingError, train
+from protosphere.training import Progress, TrainingError, train
 
 
 @dataclass(frozen=True)
@@ -159,16 +156,20 @@ def run_recipe(
                 world=world,
             ):
                 if progress.at_epoch_end:
-                    world.from_first(partial(_log_training, folder, progress, loaders[0].device))
+                    world.from_first(
+                        partial(reports.log_training, folder, progress, loaders[0].device)
+                    )
                 evaluation = None
-                if _is_evaluated(recipe, progress):
+                if reports.is_evaluated(recipe, progress):
                     with progress.ema_weights():
                         evaluation = evaluate(
                             objective, *loaders, metrics=recipe.evaluation.metrics, world=world
                         )
                 outcome = world.from_first(
-                    partial(_record, recipe, folder, progress, objective, evaluation)
+                    partial(reports.record, recipe, folder, progress, evaluation)
                 )
+                if outcome.saves:
+                    reports.save(recipe, folder, progress, objective, outcome, world)
                 yield Event(progress, outcome.metrics, resumed_at, outcome.best, outcome.stop)
                 if outcome.stop:
                     return
@@ -327,76 +328,3 @@ def _compare(there: str, here: str) -> str | None:
         return find_difference(recipe_from_yaml(there), recipe_from_yaml(here))
     except RecipeError as error:
         return str(error)
-
-
-class _Outcome(NamedTuple):
-    """What the first process tells the others after a report."""
-
-    metrics: dict[str, float] | None
-    best: BestEvaluation | None
-    stop: bool
-
-
-def _is_evaluated(recipe: Recipe, progress: Progress) -> bool:
-    epoch, last = round(progress.epoch), recipe.schedule.epochs
-    return progress.at_epoch_end and (epoch == last or epoch % recipe.evaluation.every == 0)
-
-
-def _log_training(folder: RunFolder, progress: Progress, device: torch.device) -> None:
-    folder.log(
-        {
-            "kind": "train",
-            "step": progress.step,
-            "epoch": round(progress.epoch),
-            "loss": progress.loss,
-            "lr": progress.lr,
-            "images_per_second": round(progress.images_per_second, 1),
-            **_gpu_memory(device),
-        }
-    )
-
-
-def _record(
-    recipe: Recipe,
-    folder: RunFolder,
-    progress: Progress,
-    objective: Objective,
-    evaluation: Evaluation | None,
-) -> _Outcome:
-    """Log an evaluation; then save, so that a checkpoint never precedes its records on disk."""
-    epoch, last = round(progress.epoch), recipe.schedule.epochs
-    metrics = None
-    if evaluation is not None:
-        metrics = evaluation.metrics
-        write_arrays(folder, evaluation.arrays)
-        record = {"kind": "evaluation", "step": progress.step, "epoch": epoch}
-        folder.log(record | {"split": recipe.split} | metrics)
-    is_last = progress.at_epoch_end and epoch == last
-    due = is_last or (progress.at_epoch_end and epoch % recipe.checkpoint.every == 0)
-    best, is_exhausted = None, False
-    if recipe.checkpoint.monitor is not None:
-        records = folder.records()
-        best = find_best(recipe.checkpoint, records)
-        is_new_best = best is not None and best.step == progress.step
-        is_exhausted = is_patience_exhausted(recipe.checkpoint, records)
-        due = due or is_new_best or is_exhausted
-    if due or progress.stopping:
-        if metrics is None and isinstance(objective.head, FittedHead):
-            # The class means of an earlier evaluation are not those of these weights.
-            with progress.ema_weights():
-                objective.head.reset()
-        save_checkpoint(
-            folder.checkpoints,
-            progress.step,
-            *progress.checkpoint(),
-            keep=recipe.checkpoint.keep,
-            best=None if best is None else best.step,
-        )
-    return _Outcome(metrics, best, metrics is not None and not is_last and is_exhausted)
-
-
-def _gpu_memory(device: torch.device) -> dict[str, float]:
-    """Return the peak memory that the allocator reserved on a GPU."""
-    if device.type != "cuda":
-        return {}
-    return {"gpu_gib": round(torch.cuda.max_memory_reserved(device) / 2**30, 2)}
