@@ -8,7 +8,12 @@ from jaxtyping import Bool, Float, Integer
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protosphere.classifiers import FittedHead, class_means, empty_means
+from protosphere.classifiers import (
+    FittedHead,
+    ShardedCosineClassifier,
+    class_means,
+    empty_means,
+)
 from protosphere.data.loaders import Loader
 from protosphere.data.progress import no_progress
 from protosphere.data.sampling import evaluation_slices
@@ -31,6 +36,7 @@ from protosphere.metrics.compute import MetricInputs, compute_metrics
 from protosphere.metrics.definition import Sign
 from protosphere.metrics.over_processes import exchange_classes, measure_over
 from protosphere.metrics.verdicts import Verdict, verdicts
+from protosphere.parallel import find_shards
 from protosphere.parallel.gradients import broadcast_buffers
 from protosphere.parallel.launch import World
 from protosphere.parallel.rows import gather_in_order
@@ -100,7 +106,7 @@ def evaluate(
     Args:
         objective: The objective, on the device of the loaders. Its modes are restored at the end.
             The other processes get the encoder's buffers of the first one, such as the running
-            statistics of batch norm.
+            statistics of batch norm. Every process gets the prototypes of a sharded head.
         train: Training images.
         test: Images of the split that is evaluated, test or validation.
         metrics: ``"all"`` collapse metrics, which holds all training features in memory, those of
@@ -126,12 +132,21 @@ def evaluate(
     def test_progress(fraction: float) -> None:
         progress(train_fraction + (1 - train_fraction) * fraction)
 
+    objective = _with_all_classes(objective)
     broadcast_buffers(objective.encoder, world.group)
     measure_training = {"all": _measure_all, "cheap": _measure_cheap}[metrics]
     training = measure_training(objective, train, batch_size, train_progress, world)
     results = _predict(objective, test, batch_size, test_progress, training.means, world)
     prototypes = objective.head.prototypes.detach()
     return world.from_first(lambda: _summarize(training, results, prototypes, len(train)))
+
+
+def _with_all_classes(objective: Objective) -> Objective:
+    """Return the objective with the prototypes of all classes in place of those of this process."""
+    if not find_shards(objective):
+        return objective
+    assert isinstance(objective.head, ShardedCosineClassifier)
+    return Objective(objective.encoder, objective.head.full_classifier(), objective.loss)
 
 
 def _predict(

@@ -157,7 +157,8 @@ def clip_gradients(
         group: The processes over which parameters are divided, if there are any.
         sharded: Parameters of which each process has some rows as a plain tensor.
     """
-    divided, whole = [], []
+    divided: list[Tensor] = []
+    whole: list[Tensor] = []
     for parameter in parameters:
         if parameter.grad is not None:
             is_part = is_divided(parameter.grad) or any(parameter is one for one in sharded)
