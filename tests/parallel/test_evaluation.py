@@ -16,6 +16,7 @@ from support.group_evaluation import (
     HEADS,
     NUM_TEST,
     NUM_TRAIN,
+    average_gradients,
     evaluate_part,
     fail_in_evaluation,
     run_and_evaluate,
@@ -97,6 +98,23 @@ def test_records_of_a_run_are_those_of_its_weights_on_one_process(
     expected = load_run(tmp_path, checkpoint="last").evaluate().metrics
     assert first[-1][0] == pytest.approx(expected, rel=1e-6)
     assert {name: records[-1][name] for name in expected} == first[-1][0]
+
+
+def test_an_exchange_that_overlaps_the_backward_pass_gives_the_same_averages(
+    processes: Processes,
+) -> None:
+    plain = processes.run(average_gradients, [(False,)] * 2)
+    overlapped = processes.run(average_gradients, [(True,)] * 2)
+    # Each parameter is a bucket. The first step finds out which of them have gradients; the first
+    # one has them on the first process only and not in the last step, and the others wait for it.
+    assert [started for _, started in plain] == [[0, 0, 0]] * 2
+    assert [started for _, started in overlapped] == [[0, 5, 0], [0, 0, 0]]
+    for (expected, _), (gradients, _) in zip(plain, overlapped, strict=True):
+        for step, others in zip(gradients, expected, strict=True):
+            for own, value in zip(step, others, strict=True):
+                assert (own is None) == (value is None)
+                if own is not None:
+                    torch.testing.assert_close(own, value, rtol=0, atol=0)
 
 
 @pytest.mark.compiled

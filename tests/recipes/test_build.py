@@ -74,7 +74,7 @@ def test_auto_compiles_on_a_gpu_only() -> None:
     assert build.create_train_config(recipe, device="cuda:1").compile is True
     assert build.create_train_config(recipe, device="cuda", world_size=2).compile is True
     objective = build.create_objective(recipe, num_classes=3, in_channels=1)
-    objective.encoder = _sync_batch_norm(objective.encoder, None)  # type: ignore[arg-type]
+    objective.encoder = torch.nn.SyncBatchNorm(3)
     assert build.create_train_config(recipe, objective, device="cuda").compile is False
     eager = apply_overrides(recipe, ["training.compile=false"])
     assert build.create_train_config(eager, device="cuda").compile is False
@@ -376,3 +376,18 @@ def test_synchronized_batch_norm_keeps_names_weights_and_outputs(backbone: str) 
 def test_a_batch_smaller_than_the_number_of_processes_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"at least the number of processes \(4\), got 3"):
         build.create_train_config(_recipe("training.batch_size=3"), world_size=4)
+
+
+@pytest.mark.bad_input
+def test_settings_that_do_not_go_with_fsdp_are_refused() -> None:
+    config = build.create_train_config(_recipe("training.fsdp=true"), device="cuda", world_size=2)
+    assert config.fsdp
+    assert not config.compile
+    for setting, message in (
+        ("training.compile=true", "must be auto or false with training.fsdp, got true"),
+        ("optimizer={name: lamb}", "must be one of sgd, .* with training.fsdp, got lamb"),
+    ):
+        recipe = _recipe("training.fsdp=true", setting)
+        assert build.create_train_config(recipe).fsdp  # It has no effect on one process.
+        with pytest.raises(RecipeError, match=message):
+            build.create_train_config(recipe, world_size=2)

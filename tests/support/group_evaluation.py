@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,7 @@ from protosphere.data.loaders import Batch, FeatureLoader
 from protosphere.data.splits import DataError
 from protosphere.evaluation import Evaluation, evaluate
 from protosphere.losses import NONLLoss
+from protosphere.parallel.gradients import GradientAverage
 from protosphere.parallel.launch import World
 from protosphere.training import Objective, Schedule, TrainConfig, train
 
@@ -144,3 +146,33 @@ def train_with_compiler(group: Any, compile: bool) -> tuple[list[Tensor], int]:
             pass
     weights = [value.detach() for value in objective.state_dict().values()]
     return weights, counters["stats"]["unique_graphs"]
+
+
+def average_gradients(group: Any, overlaps: bool) -> tuple[list[list[Tensor | None]], list[int]]:
+    """Averaged gradients of three steps; number of exchanges that start in each backward pass.
+
+    Some parameters have gradients on one process only, one of them not at every step.
+    """
+    rank = dist.get_rank(group)
+    torch.manual_seed(0)
+    layers = [nn.Linear(3, 3).double() for _ in range(4)]
+    layers[1].float()
+    encoder, head = nn.ModuleList(layers[:3]), layers[3]
+    parameters = [*head.parameters(), *encoder.parameters()]
+    average = GradientAverage(parameters, group, encoder=encoder if overlaps else None)
+    results, started = [], []
+    with mock.patch("protosphere.parallel.gradients._BUCKET_BYTES", 1):
+        for step in range(3):
+            values = torch.full((2, 3), float(1 + rank + step), dtype=torch.float64)
+            values = torch.tanh(layers[0](values)).float()
+            values = torch.tanh(layers[1](values)).double()
+            if rank == 0 and step != 2:
+                values = values * layers[2].weight.sum()
+            for parameter in parameters:
+                parameter.grad = None
+            with average.overlap():
+                head(values).sum().backward()
+            started.append(len(average._exchanges))
+            average()
+            results.append([None if p.grad is None else p.grad.clone() for p in parameters])
+    return results, started

@@ -1,4 +1,4 @@
-"""Average gradients over processes after the backward pass.
+"""Average gradients over processes, during the backward pass and after it.
 
 Not ``DistributedDataParallel``: it wraps the module, so that an objective would lose its ``head``
 and ``encoder`` and its weights their names in checkpoints, and it averages at every backward pass,
@@ -6,7 +6,8 @@ of which a batch in pieces has several. The losses give each process ``world_siz
 of the gradient, so that the average is the gradient of one process with the whole batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from zlib import crc32
 
 import torch
@@ -24,16 +25,48 @@ class GradientAverage:
     """The average of the gradients of some parameters over the processes of a group.
 
     Which parameters have gradients is agreed on in the first call: one that has them on any process
-    counts as zero on the others.
+    counts as zero on the others. Gradients are exchanged in buckets, in the same order on every
+    process. From the second step on, the exchange of a bucket of the encoder starts within
+    :meth:`overlap` as soon as its gradients and those of all buckets before it are there. The
+    backward pass of a loss comes before that of the encoder, so that its own exchange does not
+    come between buckets.
 
     Args:
         parameters: The trained parameters, in the same order on every process.
         group: Process group; None does nothing.
+        encoder: The encoder, some of whose parameters are among them; None exchanges all gradients
+            after the backward pass.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], group: ProcessGroup | None) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        group: ProcessGroup | None,
+        *,
+        encoder: nn.Module | None = None,
+    ) -> None:
         self._parameters, self._group = list(parameters), group
+        # The backward pass computes the gradients of the last parameters first.
+        self._encoder = [] if encoder is None else list(encoder.parameters())[::-1]
         self._has_gradient: list[bool] | None = None
+        self._buckets: list[list[nn.Parameter]] = []
+        # Of each parameter of the encoder its bucket, and of each bucket what is missing of it.
+        self._bucket_index: dict[nn.Parameter, int] = {}
+        self._missing: dict[int, set[nn.Parameter]] = {}
+        self._exchanges: list[tuple[Tensor, dist.Work]] = []
+        self._is_overlapping = False
+
+    @contextmanager
+    def overlap(self) -> Iterator[None]:
+        """Exchange gradients during a backward pass that computes all of them."""
+        self._missing = {}
+        for parameter, index in self._bucket_index.items():
+            self._missing.setdefault(index, set()).add(parameter)
+        self._is_overlapping = True
+        try:
+            yield
+        finally:
+            self._is_overlapping = False
 
     @torch.no_grad()
     def __call__(self) -> None:
@@ -46,36 +79,67 @@ class GradientAverage:
             return
         own = [parameter.grad is not None for parameter in self._parameters]
         if self._has_gradient is None:
-            flags = torch.tensor(own, dtype=torch.uint8, device=self._parameters[0].device)
-            dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
-            self._has_gradient = [bool(flag) for flag in flags.tolist()]
+            self._has_gradient = self._agree(own, self._group)
         if any(mine and not known for mine, known in zip(own, self._has_gradient, strict=True)):
             raise RuntimeError("the same parameters must have gradients at every step")
+        while len(self._exchanges) < len(self._buckets):
+            self._start_exchange()
+        for bucket, (flat, work) in zip(self._buckets, self._exchanges, strict=True):
+            work.wait()
+            parts = flat.div_(world_size(self._group)).split([p.numel() for p in bucket])
+            for parameter, part in zip(bucket, parts, strict=True):
+                assert parameter.grad is not None
+                parameter.grad.copy_(part.view(parameter.shape))
+        self._exchanges.clear()
+
+    def _agree(self, own: Sequence[bool], group: ProcessGroup) -> list[bool]:
+        """Find out which parameters have gradients on any process, and divide them into buckets."""
+        flags = torch.tensor(own, dtype=torch.uint8, device=self._parameters[0].device)
+        dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=group)
+        known = [bool(flag) for flag in flags.tolist()]
+        used = {parameter for parameter, flag in zip(self._parameters, known, strict=True) if flag}
+        encoder = [parameter for parameter in self._encoder if parameter in used]
+        others = used - set(encoder)
+        self._buckets = _divide(encoder)
+        for index, bucket in enumerate(self._buckets):
+            for parameter in bucket:
+                self._bucket_index[parameter] = index
+                parameter.register_post_accumulate_grad_hook(self._count)
+        self._buckets += _divide([p for p in self._parameters if p in others])
+        return known
+
+    @torch.no_grad()
+    def _count(self, parameter: nn.Parameter) -> None:
+        """Start the exchange of the buckets that are complete with this gradient."""
+        if not self._is_overlapping:
+            return
+        self._missing[self._bucket_index[parameter]].discard(parameter)
+        while self._missing.get(len(self._exchanges)) == set():
+            self._start_exchange()
+
+    def _start_exchange(self) -> None:
+        """Start the exchange of the next bucket."""
         gradients = []
-        for parameter, known in zip(self._parameters, self._has_gradient, strict=True):
-            if known:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                gradients.append(parameter.grad)
-        for bucket in _buckets(gradients):
-            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
-            dist.all_reduce(flat, group=self._group)
-            flat /= world_size(self._group)
-            parts = flat.split([gradient.numel() for gradient in bucket])
-            for gradient, part in zip(bucket, parts, strict=True):
-                gradient.copy_(part.view(gradient.shape))
+        for parameter in self._buckets[len(self._exchanges)]:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad.reshape(-1))
+        flat = torch.cat(gradients)
+        work = dist.all_reduce(flat, group=self._group, async_op=True)
+        assert work is not None
+        self._exchanges.append((flat, work))
 
 
-def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Put tensors of one dtype together, in their order."""
-    buckets: list[list[Tensor]] = []
+def _divide(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Put parameters of one dtype together, in their order."""
+    buckets: list[list[nn.Parameter]] = []
     size = 0
-    for tensor in tensors:
-        if not buckets or size > _BUCKET_BYTES or tensor.dtype != buckets[-1][0].dtype:
+    for parameter in parameters:
+        if not buckets or size > _BUCKET_BYTES or parameter.dtype != buckets[-1][0].dtype:
             buckets.append([])
             size = 0
-        buckets[-1].append(tensor)
-        size += tensor.numel() * tensor.element_size()
+        buckets[-1].append(parameter)
+        size += parameter.numel() * parameter.element_size()
     return buckets
 
 

@@ -136,7 +136,9 @@ class EagerStep:
         divided = {id(p) for p in self._parameters if is_divided(p)} | set(map(id, self._sharded))
         whole = [p for p in self._parameters if id(p) not in divided]
         self._is_divided = len(whole) < len(self._parameters)
-        self._average_gradients = GradientAverage(whole, self.world.group if whole else None)
+        self._average_gradients = GradientAverage(
+            whole, self.world.group if whole else None, encoder=objective.encoder
+        )
         self._group_settings = [_settings(group) for group in self.optimizer.param_groups]
         self._scaler = LossScaler(self.device) if config.precision == "fp16" else None
         if self._scaler is not None and self.captures_optimizer:
@@ -225,7 +227,8 @@ class EagerStep:
         self.optimizer.zero_grad(set_to_none=True)
         if self.config.micro_batch_size is None:
             loss: Tensor = self._whole(*batch)
-            self._backward(loss)
+            with self._average_gradients.overlap():
+                self._backward(loss)
         else:
             pieces = split_batch(batch, self.config.micro_batch_size, sizes=self._part_sizes())
             loss = micro_batch_backward(
