@@ -62,7 +62,7 @@ def test_tables_of_a_case_worked_by_hand(tmp_path: Path) -> None:
         "metric digits-ce digits-nonl digits-ntce best mean",
         "seeds 3 3 3",
         "accuracy ↑ 50.00 ± 0.00 70.00 ± 10.00 50.00 ± 10.00 digits-nonl",
-        "inter_effective_rank ↑ 5.00 ± 0.00 7.00 ± 1.00 5.00 ± 1.00 digits-nonl",
+        "inter_effective_rank ↑ 5.000 ± 0.000 7.000 ± 1.000 5.000 ± 1.000 digits-nonl",
     ]
     assert lines[8:11] == [
         "Difference to digits-ce, paired by seed, with the 95 % confidence interval (Student's t)",
@@ -77,6 +77,15 @@ def test_tables_of_a_case_worked_by_hand(tmp_path: Path) -> None:
         "compare", *folders[:2], "--out", tmp_path / "out", "--baseline", folders[1]
     )
     assert "Difference to digits-nonl" in baseline
+
+
+def test_small_values_keep_their_digits(tmp_path: Path) -> None:
+    _runs(tmp_path, {"ce": [0.5, 0.5], "nonl": [0.00021, 0.00019]})
+    output = run_command(
+        "compare", tmp_path / "ce", tmp_path / "nonl", "--out", tmp_path / "out",
+        "--metric", "inter_effective_rank",
+    )  # fmt: skip
+    assert "inter_effective_rank ↑ 5.0000 ± 0.0000 0.0020 ± 0.0001 digits-ce" in _lines(output)
 
 
 def test_with_one_seed_there_is_no_interval(tmp_path: Path) -> None:

@@ -63,6 +63,21 @@ def test_recipes_of_one_name_are_told_apart_by_the_keys_that_differ(tmp_path: Pa
     assert comparison.baseline == names[1]
 
 
+def test_recipes_that_differ_in_the_monitored_metric_are_told_apart(tmp_path: Path) -> None:
+    for monitor in ("accuracy", "loss"):
+        _logged(
+            tmp_path / monitor,
+            [0.5],
+            "data.validation_fraction=0.2",
+            f"checkpoint.monitor={monitor}",
+        )
+    comparison = compare_runs([tmp_path / "accuracy", tmp_path / "loss"])
+    assert [method.name for method in comparison.methods] == [
+        "digits-nonl (checkpoint.monitor=accuracy)",
+        "digits-nonl (checkpoint.monitor=loss)",
+    ]
+
+
 def test_the_best_evaluation_counts_if_a_metric_is_monitored(tmp_path: Path) -> None:
     overrides = ("data.validation_fraction=0.2", "checkpoint.monitor=accuracy")
     run = logged_run(tmp_path, {"accuracy": [(1, 0.8), (2, 0.7)]}, "schedule.epochs=2", *overrides)

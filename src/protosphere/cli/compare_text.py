@@ -1,5 +1,6 @@
 """The tables of ``protosphere compare``."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
         MetricSummary,
     )
 
+_MOST_DECIMALS = 6
 _ARROWS = {"higher": " ↑", "lower": " ↓", "target": " →", None: ""}
 
 
@@ -39,7 +41,8 @@ def _print_means(comparison: "Comparison", metrics: "Sequence[ComparedMetric]") 
     names = [method.name for method in comparison.methods]
     lines = [["seeds", *(_count_runs(comparison, name) for name in names), ""]]
     for metric in metrics:
-        cells = [_format_summary(comparison.summary(name, metric.name)) for name in names]
+        decimals = _decimals(comparison, metric.name)
+        cells = [_format_summary(comparison.summary(name, metric.name), decimals) for name in names]
         best = [row for row in comparison.best if row.metric == metric.name]
         winners = ", ".join(best[0].methods) if best else MISSING
         lines.append([_title(metric), *cells, winners])
@@ -49,7 +52,7 @@ def _print_means(comparison: "Comparison", metrics: "Sequence[ComparedMetric]") 
         f"{images} of {count(comparison.num_classes, 'class')}, {deviation}",
         ["metric", *names, "best mean"],
         lines,
-        note="accuracies in %; ↑ higher is better, ↓ lower is better, → nearer to the value at "
+        note="accuracies, ece and nc4_agreement in %; ↑ higher is better, ↓ lower is better, → nearer to the value at "
         "collapse; collapse metrics are those of the training images",
     )
     if comparison.split == "validation":
@@ -80,18 +83,26 @@ def _is_percentage(metric: str) -> bool:
     return metric.endswith("accuracy") or metric in ("ece", "adaptive_ece", "nc4_agreement")
 
 
-def _format(metric: str, value: float, *, sign: str = "") -> str:
-    if _is_percentage(metric):
-        return f"{100 * value:{sign}.2f}"
-    digits = 2 if metric.endswith("rank") else 4
-    return f"{value:{sign}.{digits}f}"
+def _decimals(comparison: "Comparison", metric: str) -> int:
+    """Return how many decimal places show four digits of the largest mean, two of the smallest."""
+    means = [abs(row.mean) for row in comparison.summaries if row.metric == metric and row.mean]
+    if _is_percentage(metric) or not means:
+        return 2
+    largest, smallest = (math.floor(math.log10(mean)) for mean in (max(means), min(means)))
+    return min(max(3 - largest, 1 - smallest, 0), _MOST_DECIMALS)
 
 
-def _format_summary(summary: "MetricSummary | None") -> str:
+def _format(metric: str, value: float, decimals: int, *, sign: str = "") -> str:
+    return f"{100 * value if _is_percentage(metric) else value:{sign}.{decimals}f}"
+
+
+def _format_summary(summary: "MetricSummary | None", decimals: int) -> str:
     if summary is None:
         return MISSING
-    mean = _format(summary.metric, summary.mean)
-    return mean if summary.std is None else f"{mean} ± {_format(summary.metric, summary.std)}"
+    mean = _format(summary.metric, summary.mean, decimals)
+    if summary.std is None:
+        return mean
+    return f"{mean} ± {_format(summary.metric, summary.std, decimals)}"
 
 
 def _print_differences(comparison: "Comparison", metrics: "Sequence[ComparedMetric]") -> None:
@@ -100,7 +111,7 @@ def _print_differences(comparison: "Comparison", metrics: "Sequence[ComparedMetr
         for method in comparison.methods:
             row = comparison.difference(method.name, metric.name)
             if row is not None:
-                rows.append(_difference_cells(metric, row))
+                rows.append(_difference_cells(metric, row, _decimals(comparison, metric.name)))
     print_note("")
     if not rows:
         print_note(f"No other run has a seed in common with {comparison.baseline}: no differences")
@@ -124,10 +135,12 @@ def _print_differences(comparison: "Comparison", metrics: "Sequence[ComparedMetr
     )
 
 
-def _difference_cells(metric: "ComparedMetric", row: "MetricDifference") -> list[str]:
+def _difference_cells(
+    metric: "ComparedMetric", row: "MetricDifference", decimals: int
+) -> list[str]:
     interval = p_value = MISSING
     if row.low is not None and row.high is not None and row.adjusted_p_value is not None:
-        low, high = (_format(row.metric, end, sign="+") for end in (row.low, row.high))
+        low, high = (_format(row.metric, end, decimals, sign="+") for end in (row.low, row.high))
         interval, p_value = f"[{low}, {high}]", f"{row.adjusted_p_value:.2g}"
     outcome = {None: "", "not clear": "not clear", "different": "clearly different"}.get(
         row.outcome, f"clearly {row.outcome}"
@@ -136,7 +149,7 @@ def _difference_cells(metric: "ComparedMetric", row: "MetricDifference") -> list
         _title(metric),
         row.method,
         str(len(row.seeds)),
-        _format(row.metric, row.mean, sign="+"),
+        _format(row.metric, row.mean, decimals, sign="+"),
         interval,
         p_value,
         outcome,

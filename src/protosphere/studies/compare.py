@@ -1,5 +1,6 @@
 """Compare recipes over seeds: train the runs that are missing, and compare their evaluations."""
 
+import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -245,4 +246,5 @@ def _room_for_compiled_steps(num_methods: int) -> Iterator[None]:
 def _free_memory() -> None:
     """Give the memory of the last run to the next one."""
     if torch.cuda.is_initialized():
+        gc.collect()
         torch.cuda.empty_cache()

@@ -7,7 +7,7 @@ from typing import Any
 
 from protosphere.recipes.loading import read_recipe, read_run_recipe
 from protosphere.recipes.schema import Recipe, find_difference
-from protosphere.recipes.schema.text import MAY_CHANGE, MAY_CHANGE_SECTIONS, flatten
+from protosphere.recipes.schema.text import MAY_CHANGE, MAY_CHANGE_SECTIONS, MUST_STAY, flatten
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import has_checkpoint
 from protosphere.studies.common import check_targets_exist, is_run_target
@@ -206,7 +206,7 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
     return {
         key: value
         for key, value in content.items()
-        if key not in MAY_CHANGE and not key.startswith(MAY_CHANGE_SECTIONS)
+        if key in MUST_STAY or not (key in MAY_CHANGE or key.startswith(MAY_CHANGE_SECTIONS))
     }
 
 
