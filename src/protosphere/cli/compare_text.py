@@ -52,8 +52,8 @@ def _print_means(comparison: "Comparison", metrics: "Sequence[ComparedMetric]") 
         f"{images} of {count(comparison.num_classes, 'class')}, {deviation}",
         ["metric", *names, "best mean"],
         lines,
-        note="accuracies, ece and nc4_agreement in %; ↑ higher is better, ↓ lower is better, → nearer to the value at "
-        "collapse; collapse metrics are those of the training images",
+        note="accuracies, ece and nc4_agreement in %; ↑ higher is better, ↓ lower is better, "
+        "→ nearer to the value at collapse; collapse metrics are those of the training images",
     )
     if comparison.split == "validation":
         print_note(
