@@ -1,6 +1,8 @@
 """Training with divided weights (FSDP) gives the weights and checkpoints of one process."""
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,10 +10,15 @@ import torch
 from torch import Tensor
 
 from protosphere.encoders import Encoder, create_backbone
-from protosphere.runs.checkpoints import Checkpoint
+from protosphere.recipes.build import load_dataset
+from protosphere.recipes.loading import read_recipe
+from protosphere.recipes.runner import run_recipe
+from protosphere.runs import RunFolder
+from protosphere.runs.checkpoints import Checkpoint, load_checkpoint
 from protosphere.training import AdamW, TimmOptimizer
 from protosphere.training.fsdp import find_blocks
 from support.fsdp_training import Run, create_objective, train_five_steps
+from support.group_training import run_digits
 from support.processes import Processes, gloo_processes
 
 pytestmark = pytest.mark.long
@@ -93,6 +100,31 @@ def test_checkpoints_continue_with_and_without_fsdp(processes: Processes) -> Non
     ]
     for weights in runs:
         _assert_same(weights, expected)
+
+
+def test_a_run_continues_on_one_process_without_fsdp(processes: Processes, tmp_path: Path) -> None:
+    """With batch norm, whose statistics are those of a process with FSDP and without it."""
+    settings = ["schedule.epochs=2", "training.batch_size=512", "training.ema_decay=0.9"]
+    settings += ["evaluation.every=1", "checkpoint.every=1", "training.fsdp=true"]
+    for name, fsdp in (("whole", "false"), ("divided", "true")):
+        given = [*settings, f"training.fsdp={fsdp}"]
+        processes.run(run_digits, [(str(tmp_path / name), given)] * 2)
+    whole, divided = (
+        load_checkpoint(RunFolder(tmp_path / name).checkpoints) for name in ("whole", "divided")
+    )
+    assert whole is not None
+    assert divided is not None
+    for name, value in whole.weights.items():
+        torch.testing.assert_close(divided.weights[name], value, rtol=1e-4, atol=1e-5)
+    records = [RunFolder(tmp_path / name).records() for name in ("whole", "divided")]
+    losses = [[r["loss"] for r in rows if r["kind"] == "evaluation"] for rows in records]
+    assert len(losses[0]) == 2
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    shutil.rmtree(max((tmp_path / "divided" / "checkpoints").iterdir()))
+    recipe = read_recipe("digits-nonl", [*settings, "training.fsdp=false"])
+    (event,) = run_recipe(recipe, tmp_path / "divided", load_dataset(recipe), start="resume")
+    assert event.resumed_at == divided.step // 2
+    assert event.progress.step == divided.step
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -42,6 +42,7 @@ from protosphere.training import (
     TimmOptimizer,
     TrainConfig,
 )
+from protosphere.training.fsdp import OPTIMIZERS as FSDP_OPTIMIZERS
 
 __all__ = [
     "EvaluationSplit",
@@ -267,18 +268,23 @@ def create_train_config(
         recipe: The recipe.
         objective: The objective to train, to check that the settings of the optimizer fit it.
         device: Where to train; ``compile: auto`` compiles on a GPU, unless the objective has
-            synchronized batch norm, at which a compiled encoder falls into pieces.
+            synchronized batch norm, at which a compiled encoder falls into pieces, or processes
+            divide its weights.
         report_every: Number of steps between progress reports within an epoch.
         world_size: Number of processes that train together.
 
     Raises:
         RecipeError: The optimizer cannot be created, or its settings do not fit the objective; or
-            the batch does not fit several processes.
+            the batch does not fit several processes, or something does not go with ``fsdp``.
     """
     training, optimizer = recipe.training, recipe.optimizer
+    is_divided = training.fsdp and world_size > 1
+    if is_divided:
+        _check_fsdp(recipe)
     compiled = training.compile
     if compiled == "auto":
-        compiled = torch.device(device).type == "cuda" and not _has_sync_batch_norm(objective)
+        is_whole = not (is_divided or _has_sync_batch_norm(objective))
+        compiled = torch.device(device).type == "cuda" and is_whole
     if training.batch_size < world_size:
         raise RecipeError(
             f"training.batch_size must be at least the number of processes ({world_size}), got "
@@ -301,11 +307,22 @@ def create_train_config(
         ema_decay=training.ema_decay,
         precision=training.precision,
         compile=compiled,
+        fsdp=training.fsdp,
         mixing=recipe.augmentation.mixing,
         parameter_groups=groups,
         seed=recipe.seed,
         report_every=report_every,
     )
+
+
+def _check_fsdp(recipe: Recipe) -> None:
+    if recipe.training.compile is True:
+        raise RecipeError("training.compile must be auto or false with training.fsdp, got true")
+    if recipe.optimizer.name not in FSDP_OPTIMIZERS:
+        raise RecipeError(
+            f"optimizer.name must be one of {', '.join(FSDP_OPTIMIZERS)} with training.fsdp, got "
+            f"{recipe.optimizer.name}"
+        )
 
 
 def _has_sync_batch_norm(objective: Objective | None) -> bool:

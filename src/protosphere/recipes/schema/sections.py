@@ -218,6 +218,11 @@ class Training(Section):
         description="Precision of the model; fp16 scales the loss, for GPUs on which bf16 is slow.",
     )
     compile: Literal["auto"] | bool = Field("auto", description="auto: compile on a GPU.")
+    fsdp: bool = Field(
+        False,
+        description="Divide the weights of the encoder, their gradients and the state of the "
+        "optimizer over the processes, for encoders that do not fit on one GPU.",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -19,6 +19,7 @@ MAY_CHANGE = (
     "data.class_groups",
     "data.workers",
     "training.compile",
+    "training.fsdp",
 )
 MAY_CHANGE_SECTIONS = ("evaluation.", "checkpoint.", "probe.")
 # Another metric would have kept another best checkpoint.
