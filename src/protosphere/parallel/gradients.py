@@ -6,6 +6,7 @@ of which a batch in pieces has several. The losses give each process ``world_siz
 of the gradient, so that the average is the gradient of one process with the whole batch.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from zlib import crc32
@@ -53,7 +54,8 @@ class GradientAverage:
         # Of each parameter of the encoder its bucket, and of each bucket what is missing of it.
         self._bucket_index: dict[nn.Parameter, int] = {}
         self._missing: dict[int, set[nn.Parameter]] = {}
-        self._exchanges: list[tuple[Tensor, dist.Work]] = []
+        self._exchanges: deque[tuple[Tensor, dist.Work]] = deque()
+        self._num_started = 0
         self._is_overlapping = False
 
     @contextmanager
@@ -82,15 +84,16 @@ class GradientAverage:
             self._has_gradient = self._agree(own, self._group)
         if any(mine and not known for mine, known in zip(own, self._has_gradient, strict=True)):
             raise RuntimeError("the same parameters must have gradients at every step")
-        while len(self._exchanges) < len(self._buckets):
-            self._start_exchange()
-        for bucket, (flat, work) in zip(self._buckets, self._exchanges, strict=True):
+        for bucket in self._buckets:
+            if not self._exchanges:  # One at a time, for the sake of memory.
+                self._start_exchange()
+            flat, work = self._exchanges.popleft()
             work.wait()
             parts = flat.div_(world_size(self._group)).split([p.numel() for p in bucket])
             for parameter, part in zip(bucket, parts, strict=True):
                 assert parameter.grad is not None
                 parameter.grad.copy_(part.view(parameter.shape))
-        self._exchanges.clear()
+        self._num_started = 0
 
     def _agree(self, own: Sequence[bool], group: ProcessGroup) -> list[bool]:
         """Find out which parameters have gradients on any process, and divide them into buckets."""
@@ -114,13 +117,13 @@ class GradientAverage:
         if not self._is_overlapping:
             return
         self._missing[self._bucket_index[parameter]].discard(parameter)
-        while self._missing.get(len(self._exchanges)) == set():
+        while self._missing.get(self._num_started) == set():
             self._start_exchange()
 
     def _start_exchange(self) -> None:
         """Start the exchange of the next bucket."""
         gradients = []
-        for parameter in self._buckets[len(self._exchanges)]:
+        for parameter in self._buckets[self._num_started]:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             gradients.append(parameter.grad.reshape(-1))
@@ -128,6 +131,7 @@ class GradientAverage:
         work = dist.all_reduce(flat, group=self._group, async_op=True)
         assert work is not None
         self._exchanges.append((flat, work))
+        self._num_started += 1
 
 
 def _divide(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
