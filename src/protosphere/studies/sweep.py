@@ -217,8 +217,7 @@ class _Sweep:
     def _run_trial(self, trial: Trial) -> bool:
         """Train and record the outcome; return False if the sweep was asked to stop."""
         values = self.study.choose(trial)
-        self._report(trial.number, 0.0)
-        best = self.record().best
+        self._report(trial, 0.0)
         with closing(self._train(trial, values)) as training:
             while True:
                 try:
@@ -231,15 +230,15 @@ class _Sweep:
                 except Exception as error:
                     outcome = _Outcome(error=_describe(error))
                     break
-                self._report(trial.number, fraction)
+                self._report(trial, fraction)
         if outcome is None:
             return False
         if outcome.error is not None:
             self.study.fail(trial, outcome.error)
         else:
             self.study.finish(trial, outcome.value, outcome.metrics)
-        now = self.write().best
-        self._report(trial.number, 1.0, is_best=now != best)
+        best = self.write().best
+        self._report(trial, 1.0, is_best=best is not None and best.number == trial.number)
         return True
 
     def _train(
@@ -321,10 +320,9 @@ class _Sweep:
             self._compiled.clear()
         self._compiled.add(form)
 
-    def _report(self, number: int, fraction: float, *, is_best: bool = False) -> None:
-        trial = self.study.trials()[number]
-        plan = self.plan
-        self.on_progress(SweepProgress(trial, plan.metric, plan.num_trials, fraction, is_best))
+    def _report(self, trial: Trial, fraction: float, *, is_best: bool = False) -> None:
+        record, plan = self.study.record(trial), self.plan
+        self.on_progress(SweepProgress(record, plan.metric, plan.num_trials, fraction, is_best))
 
     def record(self) -> SweepRecord:
         """Return the record of the sweep so far."""

@@ -165,7 +165,7 @@ class SweepStudy:
             intermediate_values={},
             trial_id=-1,
         )
-        return Trial(self._study, self._storage.create_new_trial(self._id, template))
+        return self._open_trial(self._storage.create_new_trial(self._id, template))
 
     def continue_trial(self, number: int) -> Trial:
         """Return a trial that has been started.
@@ -173,7 +173,12 @@ class SweepStudy:
         Args:
             number: Number of the trial.
         """
-        trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
+        return self._open_trial(
+            self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
+        )
+
+    def _open_trial(self, trial_id: int) -> Trial:
+        self._study.get_trials(deepcopy=False)  # The cache of a database must know the trial.
         return Trial(self._study, trial_id)
 
     def choose(self, trial: Trial) -> dict[str, Any]:
@@ -226,6 +231,14 @@ class SweepStudy:
         """
         trial.set_user_attr(_ERROR, error)
         self._study.tell(trial.number, state=TrialState.FAIL)
+
+    def record(self, trial: Trial) -> SweepTrial:
+        """Return the record of a trial.
+
+        Args:
+            trial: The trial.
+        """
+        return self._to_record(self._frozen(trial))
 
     def trials(self) -> tuple[SweepTrial, ...]:
         """Return the records of all trials."""

@@ -26,11 +26,13 @@ class Axis:
         key: Key of the recipe.
         is_log: Whether the axis is logarithmic.
         names: Names of the positions 0, 1, ...; None if the values are numbers.
+        ticks: Values of a grid of numbers.
     """
 
     key: str
     is_log: bool
-    names: tuple[str, ...] | None
+    names: tuple[str, ...] | None = None
+    ticks: tuple[float, ...] = ()
 
     def position(self, value: Any) -> float:
         """Return where a value stands on the axis.
@@ -103,7 +105,7 @@ def _create_panel(
 
 def _create_axis(setting: SweepSetting) -> Axis:
     if setting.kind != "grid":
-        return Axis(setting.key, setting.kind == "log_range", None)
+        return Axis(setting.key, setting.kind == "log_range")
     are_numbers = all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in setting.values
     )
@@ -111,7 +113,7 @@ def _create_axis(setting: SweepSetting) -> Axis:
         return Axis(setting.key, False, tuple(map(format_value, setting.values)))
     # Values such as 0.05, 0.1, 0.2 are spaced by their ratio.
     low, high = min(setting.values), max(setting.values)
-    return Axis(setting.key, low > 0 and high / low >= 4, None)
+    return Axis(setting.key, low > 0 and high / low >= 4, ticks=tuple(setting.values))
 
 
 def _add_surface(panel: Panel, *, sign: int) -> Panel:

@@ -1,0 +1,138 @@
+"""``protosphere sweep``: table, JSON, files, a killed process, and input that is refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protosphere.recipes.loading import read_recipe
+from protosphere.runs.sweeps import read_sweep
+from support.commands import invoke, refusal, run_command
+from support.sweeps import quick_overrides
+
+OVER = ["--over", "optimizer.lr=log:0.01..0.3", "loss.temperature=0.1..0.3", "--trials", "3"]
+
+
+def _arguments(out: Path, *arguments: str, epochs: int = 2) -> list[str]:
+    words = ["sweep", "digits-ntce", "--out", str(out), "--device", "cpu", *arguments]
+    for override in quick_overrides(epochs=epochs):
+        words += ["--set", override]
+    return words
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    out = tmp_path_factory.mktemp("sweep") / "sweep"
+    plot = out.parent / "sweep.svg"
+    result = invoke(*_arguments(out, *OVER, "--plot", str(plot)), columns=120)
+    assert result.exit_code == 0, result.output
+    return out, result
+
+
+def test_the_table_has_all_trials_the_best_first(finished: tuple[Path, Any]) -> None:
+    out, result = finished
+    record = read_sweep(out)
+    lines = result.stdout.splitlines()
+    assert lines[0] == "digits-ntce: validation accuracy of 3 of 3 trials"
+    assert lines[1].split() == ["trial", "optimizer.lr", "loss.temperature", "accuracy"]
+    assert record.best is not None
+    assert lines[2].split()[0] == f"{record.best.number:04d}"
+    assert lines[2].split()[-1] == "best"
+    assert f"{100 * (record.best.value or 0):.2f} %" in lines[2]
+    assert sorted(line.split()[0] for line in lines[2:5]) == ["0000", "0001", "0002"]
+    assert f"Next: protosphere train {out / 'best.yaml'} --out RUN" in lines[-1]
+    assert result.stderr.count("trial 000") == 3
+    assert "the best so far" in result.stderr
+
+
+def test_the_files_of_a_sweep(finished: tuple[Path, Any]) -> None:
+    out, _ = finished
+    best = read_sweep(out).best
+    assert best is not None
+    recipe = read_recipe(str(out / "best.yaml"))
+    assert recipe.optimizer.lr == best.settings["optimizer.lr"]
+    assert recipe.data.validation_fraction == 0
+    page = (out / "sweep.html").read_text(encoding="utf-8")
+    assert "trial 0002: optimizer.lr=" in page
+    assert 'src="http' not in page
+    assert "<svg" in (out.parent / "sweep.svg").read_text(encoding="utf-8")
+
+
+def test_a_second_call_prints_what_is_there(finished: tuple[Path, Any]) -> None:
+    out, _ = finished
+    printed = json.loads(run_command(*_arguments(out, *OVER, "--json")))
+    assert printed == json.loads((out / "sweep.json").read_text(encoding="utf-8"))
+    assert printed["best"] == read_sweep(out).best.number
+
+
+@pytest.mark.long
+@pytest.mark.whole_program
+def test_a_killed_sweep_continues_with_the_same_trials(
+    finished: tuple[Path, Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "sweep"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "protosphere", *_arguments(out, *OVER)],
+        env=environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert first.startswith("trial 0000 (1 of 3)")
+    run_command(*_arguments(out, *OVER))
+    assert read_sweep(out) == read_sweep(finished[0])
+
+
+def test_a_sweep_without_a_complete_trial_is_an_error(tmp_path: Path) -> None:
+    arguments = _arguments(tmp_path / "sweep", "--over", "optimizer.lr=1e30,1e31", epochs=1)
+    result = invoke(*arguments)
+    assert result.exit_code == 1
+    assert "failed: the loss must be finite" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("Error: no trial of")
+    assert not (tmp_path / "sweep/sweep.html").exists()
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "a sweep must vary at least one key: --over optimizer.lr=log:0.05..0.5"),
+        (["--over", "optimizer.lrr=1,2"], "a recipe has no optimizer.lrr; did you mean lr?"),
+        (["--over", "optimizer.lr=0.5..0.1"], "must be below the upper, got 0.5..0.1"),
+        (["--over", "optimizer.lr=log:0..0.1"], "must be above 0, got 0 for optimizer.lr"),
+        (["--over", "optimizer.lr=0.1..0.2"], "--trials must be given"),
+        (["--over", "optimizer.lr=0.1,0.2", "--storage", "x"], "--storage must be a storage"),
+        (["--over", "optimizer.lr=0.1,0.2", "--plot", "x.gif"], "--plot must be a file that ends"),
+        (["--over", "optimizer.lr=0.1,0.2", "--set", "data.path=none.npz"], "none.npz"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    assert message in refusal(*_arguments(tmp_path / "sweep"), *arguments)
+
+
+@pytest.mark.bad_input
+def test_the_folder_of_another_sweep_is_refused(finished: tuple[Path, Any]) -> None:
+    out, _ = finished
+    message = refusal(*_arguments(out, "--over", "optimizer.lr=0.1,0.2"))
+    assert message == (
+        f"{out} holds another sweep: --over optimizer.lr is log:0.01..0.3 there and 0.1,0.2 here"
+    )
+
+
+@pytest.mark.bad_input
+def test_optuna_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    message = refusal(*_arguments(tmp_path / "sweep", "--over", "optimizer.lr=0.1,0.2"))
+    assert message == 'sweeps need Optuna: pip install "protosphere[sweep]"'
