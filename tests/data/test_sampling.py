@@ -1,6 +1,7 @@
 """Samplers: class frequencies, cycles through each class, and orders that only the seed decides."""
 
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,43 @@ def test_any_batch_is_reachable_directly() -> None:
     whole = batches(0)
     assert [len(index) for index in whole] == [96] * 10, "the length of an epoch does not change"
     assert all(batches(first) == whole[first:] for first in (1, 7, 10))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("sampler", ["uniform", "balanced", "sqrt"])
+def test_processes_draw_together_what_one_draws(sampler: SamplerName, count: int) -> None:
+    """Every batch of one process is divided, so that no sample is drawn because of processes."""
+    labels = shuffled_labels()
+
+    def draw(epoch: int, shard: tuple[int, int]) -> list[list[int]]:
+        stream = index_batches(
+            1000, 50, seed=5, epoch=epoch, sampler=sampler, labels=labels, shard=shard
+        )
+        return [index.tolist() for (index,) in stream]
+
+    for epoch in range(4):
+        parts = [draw(epoch, (rank, count)) for rank in range(count)]
+        steps = list(zip(*parts, strict=True))
+        assert [list(chain(*step)) for step in steps] == draw(epoch, (0, 1))
+        assert all(max(map(len, step)) - min(map(len, step)) <= 1 for step in steps)
+        times = Counter(index for part in parts for step in part for index in step)
+        assert times.total() == 1000
+        if sampler == "uniform":
+            assert set(times) == set(range(1000))
+        for index, size in enumerate(COUNTS):
+            own = [times[sample] for sample in (labels == index).nonzero().flatten().tolist()]
+            assert len(own) == size
+            assert not own or max(own) - min(own) <= 1, "each sample once before one is repeated"
+
+
+@pytest.mark.parametrize("sampler", ["balanced", "sqrt"])
+def test_epochs_cover_the_whole_set(sampler: SamplerName) -> None:
+    labels = shuffled_labels()
+    orders = [
+        epoch_order(1000, seed=0, epoch=epoch, sampler=sampler, labels=labels)
+        for epoch in range(80)
+    ]
+    assert len(torch.cat(orders).unique()) == 1000
 
 
 def test_the_memory_loader_samples_classes_alike() -> None:
