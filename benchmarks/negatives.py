@@ -163,30 +163,40 @@ def measure_gradients(folder: Path, device: str) -> None:
     )
     batches = loader.batches(recipe.training.batch_size, seed=recipe.seed, epoch=EPOCHS)
     prepared = [loader.prepare(*batch) for batch in itertools.islice(batches, _NUM_BATCHES)]
-    cosines = {
-        when: sum(gradient_cosine(objective, *batch) for batch in prepared) / len(prepared)
-        for when, objective in (("at_initialization", new), ("after_training", run.objective))
-    }
+    cosines = {}
+    for when, objective in (("before", new), ("after", run.objective)):
+        values = [gradient_cosines(objective, *batch) for batch in prepared]
+        cosines[f"features_{when}"] = sum(value[0] for value in values) / len(values)
+        cosines[f"parameters_{when}"] = sum(value[1] for value in values) / len(values)
     (folder / "gradients.json").write_text(json.dumps(cosines) + "\n")
 
 
-def gradient_cosine(objective: Objective, images: Tensor, labels: Tensor) -> float:
+def gradient_cosines(objective: Objective, images: Tensor, labels: Tensor) -> tuple[float, float]:
     """Return the cosine between the gradients with local negatives and with those of the batch.
 
     Args:
         objective: The objective; batch norm uses the statistics of the batch.
         images: Images of the batch.
         labels: Class index of each image.
+
+    Returns:
+        The cosine of the gradients of the features, and of those of all parameters.
     """
     objective.train()
     features = objective.encoder(images)
-    parameters = [p for p in objective.parameters() if p.requires_grad]
-    flat = []
-    for loss in (LossOfParts(objective.loss, PART_SIZE), objective.loss):
-        value = loss(features, objective.head, labels)
-        gradients = torch.autograd.grad(value, parameters, retain_graph=True)
-        flat.append(torch.cat([gradient.flatten() for gradient in gradients]))
-    return float(torch.nn.functional.cosine_similarity(flat[0], flat[1], dim=0))
+    inputs = [features, *(p for p in objective.parameters() if p.requires_grad)]
+    local, whole = (
+        torch.autograd.grad(loss(features, objective.head, labels), inputs, retain_graph=True)
+        for loss in (LossOfParts(objective.loss, PART_SIZE), objective.loss)
+    )
+    flat = [
+        torch.cat([gradient.flatten() for gradient in gradients])
+        for gradients in (local[:1], whole[:1], local[1:], whole[1:])
+    ]
+    return (
+        float(torch.cosine_similarity(flat[0], flat[1], dim=0)),
+        float(torch.cosine_similarity(flat[2], flat[3], dim=0)),
+    )
 
 
 def collect(runs: Path) -> None:
@@ -274,8 +284,10 @@ def source(record: dict[str, Any]) -> str:
     versions = machine["versions"]
     parts = [f"{machine['device']}, torch {versions['torch']}, several runs at a time on the GPU"]
     parts += [
-        f"{loss.upper()}: cosine of the gradient with local negatives and that of the batch "
-        f"{value['at_initialization']:.2f} before training, {value['after_training']:.2f} after it"
+        f"{loss.upper()}: cosine of the gradients with local negatives and with those of the batch "
+        f"{value['features_before']:.2f} for features and {value['parameters_before']:.2f} for "
+        f"parameters before training, {value['features_after']:.2f} and "
+        f"{value['parameters_after']:.2f} after it"
         for loss, value in cosines.items()
     ]
     return "; ".join([*parts, f"commit {record['commit']}."])

@@ -1,0 +1,68 @@
+"""Jobs of the benchmarks that train: their recipes are valid, and local negatives are local."""
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from protosphere.classifiers import CosineClassifier
+from protosphere.recipes import registry
+from protosphere.recipes.build import create_objective
+from protosphere.recipes.loading import read_recipe
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def negatives(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The benchmark of negatives."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    yield import_module("negatives")
+    for name in ("negatives", "jobs", "harness"):
+        sys.modules.pop(name, None)
+
+
+def test_jobs_have_valid_recipes_and_names_of_their_own(negatives: Any) -> None:
+    jobs = negatives.jobs()
+    for job in jobs:
+        recipe = read_recipe(job.recipe, ["data.source=arrays", "data.path=x.npz", *job.overrides])
+        assert recipe.schedule.epochs == negatives.EPOCHS
+        assert (recipe.loss.queue is not None) == ("queue" in job.name)
+        assert (job.prepare is not None) == ("local" in job.name)
+    assert len({job.name for job in jobs}) == len(jobs)
+
+
+def test_local_negatives_are_those_of_the_part(
+    negatives: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(registry.LOSSES, "nonl", registry.LOSSES["nonl"])
+    negatives.divide_loss("nonl", 3)
+    recipe = read_recipe("digits-nonl")
+    objective = create_objective(recipe, num_classes=10, in_channels=1)
+    head = CosineClassifier(5, 4, temperature=0.5)
+    features, labels = torch.randn(6, 5), torch.tensor([0, 1, 2, 3, 1, 0])
+    logits = torch.cosine_similarity(features[:, None], head.prototypes[None], dim=2) / 0.5
+    values = []
+    for i, label in enumerate(labels.tolist()):
+        part = range(3) if i < 3 else range(3, 6)
+        others = [logits[j, label] for j in part if labels[j] != label]
+        values.append(torch.stack(others).logsumexp(0) - logits[i, label])
+    expected = torch.stack(values).mean()
+    torch.testing.assert_close(objective.loss(features, head, labels), expected)
+
+
+def test_gradients_of_the_whole_batch_as_one_part_are_parallel(
+    negatives: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective = create_objective(read_recipe("digits-nonl"), num_classes=10, in_channels=1)
+    images, labels = torch.randn(12, 1, 8, 8), torch.arange(12) % 10
+    cosines = {}
+    for size in (12, 6):
+        monkeypatch.setattr(negatives, "PART_SIZE", size)
+        cosines[size] = negatives.gradient_cosines(objective, images, labels)
+    assert cosines[12] == pytest.approx((1, 1), abs=1e-5)
+    assert all(-1 < cosine < 0.9999 for cosine in cosines[6])
