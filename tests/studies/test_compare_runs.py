@@ -150,6 +150,10 @@ def test_bad_input(tmp_path: Path) -> None:
         compare_runs([tmp_path])
     with pytest.raises(ValueError, match="confidence must be between 0 and 1, got 95"):
         compare_runs([tmp_path / "a"], confidence=95)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "recipe.yaml").write_text("name: x\nviews: {}\n")
+    with pytest.raises(RunFolderError, match=r"cannot compare .*/old: this recipe is of proto"):
+        compare_runs([tmp_path / "old"])
     shutil.copytree(tmp_path / "a" / "0", tmp_path / "copy")
     with pytest.raises(RunFolderError, match=r"/a/0 and .*/copy both have seed 0$"):
         compare_runs([tmp_path / "a", tmp_path / "copy"])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from protosphere.recipes.loading import read_recipe, read_run_recipe
-from protosphere.recipes.schema import Recipe, find_difference
+from protosphere.recipes.schema import Recipe, RecipeError, find_difference
 from protosphere.recipes.schema.text import MAY_CHANGE, MAY_CHANGE_SECTIONS, MUST_STAY, flatten
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import has_checkpoint
@@ -143,7 +143,10 @@ def _read_methods(targets: Sequence[str], overrides: Sequence[str]) -> list[_Met
             method.targets.append(target)
             continue
         for folder in _run_folders(Path(target)):
-            recipe = read_run_recipe(RunFolder(folder), overrides)
+            try:
+                recipe = read_run_recipe(RunFolder(folder), overrides)
+            except RecipeError as error:
+                raise RunFolderError(f"cannot compare {folder}: {error}") from None
             method = _find_method(methods, recipe)
             method.targets.append(target)
             other = method.given.setdefault(recipe.seed, folder)
