@@ -1,0 +1,396 @@
+"""What NTCE and NONL exchange between processes, against a gather of features: bytes and time.
+
+1, 2, 4 and 8 gloo processes on the CPU with 256 samples each, 1000 classes, 2048 dimensions. Calls
+of the collectives of torch.distributed are recorded during one forward and backward pass; the same
+calls are then timed without the computation around them. A cost model a · hops + b · bytes is
+fitted to the times, and evaluated for GPUs with assumed latencies and bandwidths.
+
+    python benchmarks/scaling.py
+    python benchmarks/scaling.py --processes 1 2 --classes 100 --dim 64   # writes no results
+
+Bytes that a rank receives (and sends) for a tensor of n bytes on R ranks, by the ring algorithms:
+all-reduce 2 (R − 1)/R · n; all-gather (R − 1) · n, n bytes of each rank; reduce-scatter
+(R − 1)/R · n, n the sum over the parts of all ranks. Hops are 2 (R − 1), R − 1 and R − 1.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import harness
+from protosphere.losses import nonl_loss, ntce_loss
+from protosphere.parallel import ProcessGroup
+
+SAMPLES, CLASSES, DIM = 256, 1000, 2048
+PROCESSES = (1, 2, 4, 8)
+GPUS = (8, 64, 512)
+GPUS_PER_NODE = 8
+# Parameters of ResNet-50, whose gradients are averaged whatever the loss is.
+_ENCODER_BYTES = 4 * 25_557_032
+_REPEATS, _STEP_REPEATS = 25, 5
+_PAYLOADS = (4_000, 64_000, 1_000_000, 8_000_000)
+
+
+class Collective(NamedTuple):
+    """A call of a collective.
+
+    Attributes:
+        kind: ``"all_reduce"``, ``"all_gather"`` or ``"reduce_scatter"``.
+        payload: Bytes of the tensor that this rank gives.
+    """
+
+    kind: str
+    payload: int
+
+    def received(self, num_ranks: int) -> float:
+        """Return the bytes that a rank receives with the ring algorithm."""
+        share = self.payload / num_ranks
+        chunks = {"all_reduce": 2 * share, "all_gather": self.payload, "reduce_scatter": share}
+        return (num_ranks - 1) * chunks[self.kind]
+
+    def hops(self, num_ranks: int) -> int:
+        """Return the number of messages one after the other with the ring algorithm."""
+        return (num_ranks - 1) * (2 if self.kind == "all_reduce" else 1)
+
+    def tree_hops(self, num_ranks: int) -> float:
+        """Return the number of messages one after the other with a tree."""
+        return math.log2(num_ranks) * (2 if self.kind == "all_reduce" else 1)
+
+
+@contextlib.contextmanager
+def record_collectives() -> Iterator[list[Collective]]:
+    """Record the calls of the collectives of torch.distributed within a block."""
+    found: list[Collective] = []
+    # Name of the function, kind, and position of the tensor that the rank gives.
+    functions = (
+        ("all_reduce", "all_reduce", 0),
+        ("all_gather_into_tensor", "all_gather", 1),
+        ("reduce_scatter_tensor", "reduce_scatter", 1),
+    )
+    refused = ("all_gather", "all_to_all_single", "broadcast", "batch_isend_irecv")
+    with contextlib.ExitStack() as stack:
+        for name, kind, position in functions:
+            original = getattr(dist, name)
+
+            def recorded(
+                *tensors: Tensor,
+                kind: str = kind,
+                position: int = position,
+                original: Callable[..., Any] = original,
+                **options: Any,
+            ) -> Any:
+                given = tensors[position]
+                found.append(Collective(kind, given.numel() * given.element_size()))
+                return original(*tensors, **options)
+
+            setattr(dist, name, recorded)
+            stack.callback(setattr, dist, name, original)
+        for name in refused:
+            stack.callback(setattr, dist, name, getattr(dist, name))
+            setattr(dist, name, _refuse)
+        yield found
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise NotImplementedError("the benchmark must know how to count a collective that is called")
+
+
+class _GatherRows(torch.autograd.Function):
+    """The rows of all ranks, as many on each; the gradient is scattered again."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        gathered = rows.new_empty((dist.get_world_size(group) * len(rows), *rows.shape[1:]))
+        dist.all_gather_into_tensor(gathered, rows, group=group)
+        return gathered
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        own = gradient.new_empty(
+            (len(gradient) // dist.get_world_size(ctx.group), *gradient.shape[1:])
+        )
+        dist.reduce_scatter_tensor(own, gradient.contiguous(), group=ctx.group)
+        return own, None
+
+
+def _gathered_nonl(features: Tensor, prototypes: Tensor, labels: Tensor, group: Any) -> Tensor:
+    """NONL of the batch of all ranks, computed by every rank from all features."""
+    all_features: Tensor = _GatherRows.apply(features, group)
+    all_labels: Tensor = _GatherRows.apply(labels, group)
+    return nonl_loss(all_features, prototypes, all_labels)
+
+
+METHODS: dict[str, Callable[[Tensor, Tensor, Tensor, Any], Tensor]] = {
+    "ntce": lambda z, w, y, group: ntce_loss(z, w, y, group=group),
+    "nonl": lambda z, w, y, group: nonl_loss(z, w, y, group=group),
+    "gather": _gathered_nonl,
+}
+
+
+def count(
+    method: str, group: Any, *, samples: int = SAMPLES, classes: int = CLASSES, dim: int = DIM
+) -> tuple[list[Collective], Callable[[], None]]:
+    """Return the collectives of a forward and backward pass, and the pass itself.
+
+    Args:
+        method: Name of the method.
+        group: Process group.
+        samples: Number of samples of this rank.
+        classes: Number of classes.
+        dim: Dimension of the features.
+    """
+    generator = torch.Generator().manual_seed(dist.get_rank(group))
+    features = torch.randn(samples, dim, generator=generator).requires_grad_()
+    labels = torch.randint(0, classes, (samples,), generator=generator)
+    prototypes = torch.randn(classes, dim, generator=generator.manual_seed(99)).requires_grad_()
+
+    def step() -> None:
+        METHODS[method](features, prototypes, labels, group).backward()
+
+    with record_collectives() as found:
+        step()
+    return found, step
+
+
+def _replay(collectives: Sequence[Collective], group: Any) -> Callable[[], None]:
+    """Return a function that calls the same collectives on tensors that are there already."""
+    num_ranks = dist.get_world_size(group)
+    given = [torch.zeros(max(1, c.payload // 4)) for c in collectives]
+    scattered = [torch.zeros(max(1, len(tensor) // num_ranks)) for tensor in given]
+    gathered = [torch.zeros(len(tensor) * num_ranks) for tensor in given]
+
+    def step() -> None:
+        for call, tensor, part, whole in zip(collectives, given, scattered, gathered, strict=True):
+            if call.kind == "all_reduce":
+                dist.all_reduce(tensor, group=group)
+            elif call.kind == "all_gather":
+                dist.all_gather_into_tensor(whole, tensor, group=group)
+            else:
+                dist.reduce_scatter_tensor(part, tensor[: len(part) * num_ranks], group=group)
+
+    return step
+
+
+def _least_seconds(step: Callable[[], None], group: Any, repeats: int) -> float:
+    """Return the least time of a step that all ranks start together.
+
+    More processes than cores take turns, and the least time has the fewest of them in it.
+    """
+    seconds = []
+    for _ in range(repeats):
+        dist.barrier(group=group)
+        start = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - start)
+    return round(min(seconds), 6)
+
+
+def _work(rank: int, num_ranks: int, store: str, options: argparse.Namespace, results: Any) -> None:
+    """Count and time on one of the processes; the first one reports."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=num_ranks)
+    group = dist.group.WORLD
+    cases = {}
+    for method in METHODS:
+        found, step = count(
+            method, group, samples=options.samples, classes=options.classes, dim=options.dim
+        )
+        cases[method] = {
+            "collectives": [list(call) for call in found],
+            "payload_bytes": sum(call.payload for call in found),
+            "received_bytes": round(sum(call.received(num_ranks) for call in found)),
+            "hops": sum(call.hops(num_ranks) for call in found),
+            "exchange_seconds": _least_seconds(_replay(found, group), group, _REPEATS),
+            "step_seconds": _least_seconds(step, group, _STEP_REPEATS),
+        }
+    points = []
+    for payload in _PAYLOADS:
+        for kind in ("all_reduce", "all_gather", "reduce_scatter"):
+            call = Collective(kind, payload)
+            points.append([*call, _least_seconds(_replay([call], group), group, _REPEATS)])
+    if rank == 0:
+        results.put({"cases": cases, "points": points})
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measure(num_ranks: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Count and time with so many processes.
+
+    Args:
+        num_ranks: Number of processes.
+        options: Options of the command line.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "protosphere.losses"])
+    with tempfile.TemporaryDirectory() as folder:
+        results = context.Queue()
+        store = str(Path(folder) / "store")
+        workers = [
+            context.Process(target=_work, args=(rank, num_ranks, store, options, results))
+            for rank in range(num_ranks)
+        ]
+        for worker in workers:
+            worker.start()
+        record: dict[str, Any] = results.get(timeout=600)
+        for worker in workers:
+            worker.join()
+    return record
+
+
+def fit(runs: dict[str, Any]) -> dict[str, float]:
+    """Fit a · hops + b · bytes to the times of collectives, with equal relative weights.
+
+    Args:
+        runs: Records of :func:`measure` by the number of processes.
+    """
+    rows = []
+    for ranks, run in runs.items():
+        for kind, payload, seconds in run["points"] if int(ranks) > 1 else ():
+            call, size = Collective(kind, payload), int(ranks)
+            rows.append((call.hops(size) / seconds, call.received(size) / seconds))
+    matrix = torch.tensor(rows, dtype=torch.float64)
+    solution = torch.linalg.lstsq(matrix, torch.ones(len(rows), 1, dtype=torch.float64)).solution
+    errors = (matrix @ solution - 1).abs()
+    return {
+        "seconds_per_hop": float(solution[0]),
+        "seconds_per_byte": float(solution[1]),
+        "median_relative_error": float(errors.median()),
+        "points": len(rows),
+    }
+
+
+def predict(collectives: Sequence[Collective], num_gpus: int, assumed: dict[str, float]) -> float:
+    """Return the seconds of collectives on GPUs, under assumptions.
+
+    Bytes are those of the ring algorithms over the slowest link; the number of messages one after
+    the other is that of trees, of which NCCL makes small exchanges.
+
+    Args:
+        collectives: The collectives.
+        num_gpus: Number of GPUs.
+        assumed: Bandwidths and latencies within a node and between nodes.
+    """
+    link = "node" if num_gpus <= GPUS_PER_NODE else "network"
+    received = sum(call.received(num_gpus) for call in collectives)
+    hops = sum(call.tree_hops(num_gpus) for call in collectives)
+    bandwidth, latency = assumed[f"{link}_gb_per_s"] * 1e9, assumed[f"{link}_latency_us"] * 1e-6
+    return hops * latency + received / bandwidth
+
+
+def _predictions(largest: dict[str, Any], assumed: dict[str, float]) -> list[dict[str, Any]]:
+    rows = []
+    for num_gpus in GPUS:
+        row: dict[str, Any] = {"gpus": num_gpus, "batch": num_gpus * SAMPLES}
+        for method in METHODS:
+            calls = [Collective(*call) for call in largest["cases"][method]["collectives"]]
+            if (
+                method == "gather"
+            ):  # What is scattered in the backward pass is as large as the batch.
+                ranks = max(PROCESSES)
+                calls = [
+                    call
+                    if call.kind == "all_gather"
+                    else call._replace(payload=call.payload // ranks * num_gpus)
+                    for call in calls
+                ]
+            row[method] = {
+                "received_bytes": round(sum(call.received(num_gpus) for call in calls)),
+                "seconds": predict(calls, num_gpus, assumed),
+            }
+        gradients = [Collective("all_reduce", _ENCODER_BYTES)]
+        row["encoder_gradients"] = {"seconds": predict(gradients, num_gpus, assumed)}
+        rows.append(row)
+    return rows
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return bytes and times by the number of processes as a Markdown table."""
+    lines = [
+        "| processes | | collectives | bytes received per rank | times fewer | exchange | step |",
+        "|---:|---|---:|---:|---:|---:|---:|",
+    ]
+    titles = {"ntce": "NTCE", "nonl": "NONL", "gather": "features gathered (NONL)"}
+    for ranks, run in record["runs"].items():
+        gathered = run["cases"]["gather"]["received_bytes"]
+        for method, case in run["cases"].items():
+            received = case["received_bytes"]
+            ratio = f"{gathered / received:,.0f}×" if received and method != "gather" else ""
+            lines.append(
+                f"| {ranks} | {titles[method]} | {len(case['collectives'])} | {received:,} "
+                f"| {ratio} | {1e3 * case['exchange_seconds']:.2f} ms "
+                f"| {1e3 * case['step_seconds']:.1f} ms |"
+            )
+    return "\n".join(lines)
+
+
+def model_table(record: dict[str, Any]) -> str:
+    """Return what the cost model says of GPUs as a Markdown table."""
+    lines = [
+        "| GPUs | batch | NTCE | NONL | features gathered | gradients of ResNet-50 |",
+        "|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in record["predictions"]:
+        cells = [
+            f"{1e3 * row[method]['seconds']:.2f} ms, {_size(row[method]['received_bytes'])}"
+            for method in METHODS
+        ]
+        gradients = 1e3 * row["encoder_gradients"]["seconds"]
+        lines.append(
+            f"| {row['gpus']} | {row['batch']:,} | {' | '.join(cells)} | {gradients:.2f} ms |"
+        )
+    return "\n".join(lines)
+
+
+def _size(num_bytes: float) -> str:
+    if num_bytes < 1e6:
+        return f"{num_bytes / 1e3:.0f} kB"
+    return f"{num_bytes / 1e6:.0f} MB" if num_bytes < 1e9 else f"{num_bytes / 1e9:.2f} GB"
+
+
+def main() -> None:
+    """Count, time, fit and predict; print the tables and write ``results/scaling.json``."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--processes", type=int, nargs="+", default=list(PROCESSES))
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="samples of each process")
+    parser.add_argument("--classes", type=int, default=CLASSES)
+    parser.add_argument("--dim", type=int, default=DIM)
+    assumptions = parser.add_argument_group("assumptions of the cost model for GPUs")
+    assumptions.add_argument("--node-gb-per-s", type=float, default=300.0, help="NVLink, per GPU")
+    assumptions.add_argument("--network-gb-per-s", type=float, default=40.0, help="per GPU")
+    assumptions.add_argument("--node-latency-us", type=float, default=4.0, help="per message")
+    assumptions.add_argument("--network-latency-us", type=float, default=8.0, help="per message")
+    options = parser.parse_args()
+    runs = {}
+    for ranks in options.processes:
+        runs[str(ranks)] = measure(ranks, options)
+        print(f"{ranks} processes measured", flush=True)
+    names = ("node_gb_per_s", "network_gb_per_s", "node_latency_us", "network_latency_us")
+    assumed = {name: getattr(options, name) for name in names}
+    shape = {name: getattr(options, name) for name in ("samples", "classes", "dim")}
+    record = {"shape": shape, "runs": runs, "fit": fit(runs)}
+    print(table(record), json.dumps(record["fit"]), sep="\n")
+    usual = {"samples": SAMPLES, "classes": CLASSES, "dim": DIM}
+    if shape == usual and tuple(options.processes) == PROCESSES:
+        record["assumed"] = assumed
+        record["predictions"] = _predictions(runs[str(max(PROCESSES))], assumed)
+        print(model_table(record))
+        print("written to", harness.write("scaling", record))
+
+
+if __name__ == "__main__":
+    main()
