@@ -14,7 +14,8 @@ import torch.distributed as dist
 from protosphere.parallel.world import ProcessGroup
 
 T = TypeVar("T")
-# While the first process evaluates, the others wait; torch's 10 to 30 minutes may be too few.
+# Processes wait for each other, for example while the first one prepares data or saves a checkpoint;
+# torch's 10 to 30 minutes may be too few.
 _TIMEOUT = timedelta(hours=12)
 
 
@@ -27,7 +28,7 @@ class World:
     """The processes that train one model together; without arguments, this process alone.
 
     Args:
-        rank: Index of this process; the process of rank 0 writes, prints and evaluates.
+        rank: Index of this process; the process of rank 0 writes and prints.
         size: Number of processes.
         local_rank: Index of this process on its machine.
         local_size: Number of processes on its machine.
@@ -48,7 +49,7 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes, prints and evaluates."""
+        """Whether this is the process that writes and prints."""
         return self.rank == 0
 
     @property
