@@ -14,7 +14,7 @@ import torch.distributed as dist
 from protosphere.parallel.world import ProcessGroup
 
 T = TypeVar("T")
-# Processes wait for each other, for example while the first one prepares data or saves a checkpoint;
+# Processes wait for each other, such as while the first one prepares data or saves a checkpoint;
 # torch's 10 to 30 minutes may be too few.
 _TIMEOUT = timedelta(hours=12)
 
