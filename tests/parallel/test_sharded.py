@@ -1,6 +1,7 @@
 """Losses and heads with prototypes sharded over processes equal those of one process."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,20 @@ from torch import Tensor
 from protosphere.classifiers import CosineClassifier
 from protosphere.losses.sharded import sharded_ntce_loss
 from protosphere.parallel import Shards
+from protosphere.recipes.catalog import get_recipe
+from protosphere.recipes.loading import load_run
+from protosphere.recipes.schema import RecipeError, apply_overrides
+from protosphere.runs import RunFolder
 from support.processes import Processes, gloo_processes
 from support.sharded_cases import Case, compute, compute_all, frozen_features, use_head
 from support.sharded_training import DIM as DIM_OF_TRAINING
-from support.sharded_training import Training, create_objective, overflow, train_five_steps
+from support.sharded_training import (
+    Training,
+    create_objective,
+    overflow,
+    run_digits,
+    train_five_steps,
+)
 
 pytestmark = pytest.mark.long
 
@@ -255,3 +266,44 @@ def test_an_overflow_on_one_process_is_one_on_all(processes: Processes) -> None:
     for weights, scale in processes.run(overflow, [(False,)] * 2):
         assert scale == 2.0**16
         assert not torch.equal(weights["encoder.0.weight"], initial["encoder.0.weight"])
+
+
+def test_a_recipe_trains_evaluates_and_resumes(processes: Processes, tmp_path: Path) -> None:
+    """Three steps on three processes and one on two, as a run that is not sharded does them."""
+    settings = ["schedule.epochs=2", "training.batch_size=700", "training.ema_decay=0.9"]
+    settings += ["training.precision=fp32", "evaluation.metrics=cheap"]
+    folders = tmp_path / "sharded", tmp_path / "plain"
+    for folder, sharded in zip(folders, ("true", "false"), strict=True):
+        arguments = (str(folder), [*settings, f"loss.shard_prototypes={sharded}"])
+        counts = processes.run(run_digits, [(*arguments, 3)] * 3)
+        assert counts == ([4, 3, 3] if sharded == "true" else [10] * 3)
+        assert processes.run(run_digits, [arguments] * 2)[1] == (5 if sharded == "true" else 10)
+    got, expected = (load_run(folder) for folder in folders)
+    assert got.objective.head.prototypes.shape == expected.objective.head.prototypes.shape
+    weights = got.objective.state_dict()
+    for name, value in expected.objective.state_dict().items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-3, atol=1e-5)
+    records = [RunFolder(folder).records()[-1] for folder in folders]
+    assert records[0]["kind"] == "evaluation"
+    assert records[0]["accuracy"] == pytest.approx(records[1]["accuracy"], abs=0.01)
+    assert records[0]["loss"] == pytest.approx(records[1]["loss"], rel=1e-3)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["loss.label_smoothing=0.1"], "shard_prototypes must be false with label_smoothing"),
+        (["loss.queue.size=64"], "shard_prototypes must be false with queue"),
+        (["optimizer.name=lamb"], "optimizer.name must be sgd or adamw with loss.shard_prototypes"),
+        (
+            ["augmentation.mixing.name=mixup"],
+            "augmentation.mixing must be null with loss.shard_prototypes",
+        ),
+        (["loss.name=ce"], "loss.shard_prototypes"),
+    ],
+)
+def test_recipes_that_are_refused(overrides: list[str], message: str) -> None:
+    recipe = apply_overrides(get_recipe("digits-nonl"), [])
+    with pytest.raises(RecipeError, match=message):
+        apply_overrides(recipe, ["loss.shard_prototypes=true", *overrides])

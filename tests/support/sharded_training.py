@@ -1,6 +1,7 @@
 """What the processes of a test run: training with prototypes sharded over them, in float64."""
 
 import copy
+import itertools
 from typing import Any, NamedTuple
 
 import torch
@@ -101,3 +102,32 @@ def overflow(group: Any, overflows: bool) -> tuple[dict[str, Tensor], float | No
     step = EagerStep(objective, loader, config, world=create_world(group))
     step((torch.arange(8),), step=0, lr=0.3)
     return objective.state_dict(), step.loss_scale
+
+
+def run_digits(group: Any, folder: str, settings: list[str], stop_after: int | None = None) -> int:
+    """Run a recipe on the processes, and return the number of prototypes of this one."""
+    from protosphere.recipes import runner
+    from protosphere.recipes.build import load_dataset
+    from protosphere.recipes.loading import read_recipe
+
+    heads, train_objective = [], runner.train
+
+    def train_and_remember(objective: Objective, *arguments: Any, **options: Any) -> Any:
+        heads.append(objective.head)
+        return train_objective(objective, *arguments, **options)
+
+    recipe, asked = read_recipe("digits-nonl", settings), itertools.count(1)
+    runner.train = train_and_remember
+    try:
+        for _ in runner.run_recipe(
+            recipe,
+            folder,
+            load_dataset(recipe),
+            start="resume",
+            should_stop=lambda: next(asked) == stop_after,
+            world=create_world(group),
+        ):
+            pass
+    finally:
+        runner.train = train_objective
+    return len(heads[0].prototypes)

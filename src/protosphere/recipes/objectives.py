@@ -11,8 +11,9 @@ from protosphere.encoders import Encoder, create_backbone, create_neck, create_p
 from protosphere.encoders.freezing import freeze_backbone
 from protosphere.losses.module import LossModule
 from protosphere.parallel import ProcessGroup
+from protosphere.recipes.loss_settings import CosineHeadSettings
 from protosphere.recipes.queues import QueueSettings
-from protosphere.recipes.registry import LOSSES
+from protosphere.recipes.registry import LOSSES, create_sharded_head
 from protosphere.recipes.schema import Recipe, RecipeError
 from protosphere.recipes.schema.sections import FrozenStages
 from protosphere.training import Objective
@@ -58,7 +59,11 @@ def create_objective(
             f"{len(weights)}"
         )
     try:
-        head = entry.head(settings, encoder.out_dim, num_classes)
+        if group is not None and getattr(settings, "shard_prototypes", False):
+            assert isinstance(settings, CosineHeadSettings)
+            head: Head = create_sharded_head(settings, encoder.out_dim, num_classes, group)
+        else:
+            head = entry.head(settings, encoder.out_dim, num_classes)
         loss = entry.loss(settings, group)
         queue: QueueSettings | None = getattr(settings, "queue", None)
         if queue is not None:

@@ -5,22 +5,21 @@ and the contract tests read :data:`LOSSES`.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-import torch
-from pydantic import Field, PrivateAttr, model_validator
-from torch import Tensor, nn
+from pydantic import Field, model_validator
+from torch import nn
 
 from protosphere.classifiers import (
     CosineClassifier,
     FixedFrameClassifier,
     LinearClassifier,
     MeanClassifier,
+    ShardedCosineClassifier,
 )
 from protosphere.classifiers.protocol import Head
-from protosphere.data.imbalance import balanced_class_weights, effective_class_weights
 from protosphere.losses import (
     CrossEntropyLoss,
     DotRegressionLoss,
@@ -31,152 +30,26 @@ from protosphere.losses import (
     SCLLoss,
 )
 from protosphere.parallel import ProcessGroup
-from protosphere.recipes.queues import QueueSettings
-from protosphere.recipes.section import Section
+from protosphere.recipes.loss_settings import (
+    AdjustmentSettings,
+    CosineHeadSettings,
+    FormSettings,
+    LossSettings,
+    QueuedLossSettings,
+    SmoothingSettings,
+    TemperatureSettings,
+)
 
-Form = Literal["auto", "eager", "chunked"]
 SomeLoss = TypeVar("SomeLoss", bound="LossSettings")
 
 
-class LossSettings(Section):
-    """Keys that every loss has."""
-
-    name: str
-    class_weights: (
-        Literal["balanced", "effective"] | tuple[Annotated[float, Field(ge=0)], ...] | None
-    ) = Field(
-        None,
-        description="One non-negative weight per class; balanced: inverse class frequency; "
-        "effective: inverse effective number of images.",
-    )
-    _class_counts: tuple[int, ...] | None = PrivateAttr(None)
-
-    @model_validator(mode="after")
-    def _check_class_weights(self) -> "LossSettings":
-        if isinstance(self.class_weights, tuple) and not any(self.class_weights):
-            raise ValueError("class_weights must not all be zero")
-        return self
-
-    @property
-    def needs_class_counts(self) -> bool:
-        """Whether the loss depends on the number of training images of each class."""
-        return isinstance(self.class_weights, str)
-
-    @property
-    def soft_labels_conflict(self) -> str | None:
-        """The setting that does not go with mixed images; None if all do."""
-        return None
-
-    def with_class_counts(self, counts: Sequence[int]) -> "LossSettings":
-        """Return a copy that knows the number of training images of each class."""
-        copy = self.model_copy()
-        copy._class_counts = tuple(counts)
-        return copy
-
-    def counts_tensor(self) -> Tensor:
-        """Return the number of training images of each class.
-
-        Raises:
-            ValueError: The class counts are not known.
-        """
-        if self._class_counts is None:
-            raise ValueError("the number of training images of each class must be known")
-        return torch.tensor(self._class_counts)
-
-    def weight_tensor(self) -> Tensor | None:
-        """Return the class weights as a tensor."""
-        if self.class_weights is None:
-            return None
-        if self.class_weights == "balanced":
-            return balanced_class_weights(self.counts_tensor())
-        if self.class_weights == "effective":
-            return effective_class_weights(self.counts_tensor())
-        return torch.tensor(self.class_weights)
-
-
-class _SmoothingSettings(LossSettings):
-    label_smoothing: float = Field(
-        0.0, ge=0, lt=1, description="Fraction of each target that is spread over all classes."
-    )
-
-
-class _AdjustmentSettings(LossSettings):
-    logit_adjustment: float = Field(
-        0.0,
-        ge=0,
-        description="Factor of the log class frequency that is added to the logits in the loss, "
-        "for imbalanced data.",
-    )
-
-    @property
-    def needs_class_counts(self) -> bool:
-        """Whether the loss depends on the number of training images of each class."""
-        return bool(self.logit_adjustment) or super().needs_class_counts
-
-    def adjustment_tensor(self) -> Tensor | None:
-        """Return what is added to the logit of each class."""
-        if not self.logit_adjustment:
-            return None
-        counts = self.counts_tensor().double()
-        return (self.logit_adjustment * (counts / counts.sum()).log()).float()
-
-
-class _FormSettings(LossSettings):
-    form: Form = Field(
-        "auto", description="How pairs are summed: all at once, in tiles, or chosen by size."
-    )
-
-
-class _TemperatureSettings(_FormSettings):
-    temperature: float = Field(0.1, gt=0, description="Temperature of the scaled cosines.")
-
-
-class _CosineHeadSettings(_TemperatureSettings):
-    learn_temperature: bool = Field(
-        False, description="Train the temperature; the value above is where it starts."
-    )
-    min_temperature: float | None = Field(
-        None, gt=0, description="Lower bound of a learned temperature."
-    )
-
-    @model_validator(mode="after")
-    def _check_min_temperature(self) -> "_CosineHeadSettings":
-        if not self.learn_temperature and self.min_temperature is not None:
-            raise ValueError("min_temperature has no effect without learn_temperature: true")
-        if self.min_temperature is not None and self.temperature < self.min_temperature:
-            raise ValueError(
-                f"temperature must be at least min_temperature ({self.min_temperature}), got "
-                f"{self.temperature}"
-            )
-        return self
-
-
-class _QueueSettings(LossSettings):
-    queue: QueueSettings | None = Field(
-        None, description="Features of earlier steps as further keys: size, start_epoch, max_age."
-    )
-
-    @model_validator(mode="after")
-    def _check_queue(self) -> "_QueueSettings":
-        if self.queue is not None and getattr(self, "label_smoothing", False):
-            raise ValueError("queue must be null with label_smoothing: an entry has one class")
-        if self.queue is not None and getattr(self, "negatives", None) == "prototypes":
-            raise ValueError("queue must be null with negatives prototypes: no samples are keys")
-        return self
-
-    @property
-    def soft_labels_conflict(self) -> str | None:
-        """The setting that does not go with mixed images."""
-        return super().soft_labels_conflict if self.queue is None else "loss.queue"
-
-
-class CESettings(_FormSettings, _SmoothingSettings, _AdjustmentSettings):
+class CESettings(FormSettings, SmoothingSettings, AdjustmentSettings):
     """Cross-entropy of a linear classifier."""
 
     name: Literal["ce"] = "ce"
 
 
-class NormFaceSettings(_CosineHeadSettings, _SmoothingSettings, _AdjustmentSettings):
+class NormFaceSettings(CosineHeadSettings, SmoothingSettings, AdjustmentSettings):
     """NormFace: softmax over scaled cosines, optionally with a margin."""
 
     name: Literal["normface"] = "normface"
@@ -198,16 +71,16 @@ class NormFaceSettings(_CosineHeadSettings, _SmoothingSettings, _AdjustmentSetti
     @property
     def soft_labels_conflict(self) -> str | None:
         """The setting that does not go with mixed images."""
-        return "loss.margin" if self.margin else None
+        return "loss.margin" if self.margin else super().soft_labels_conflict
 
 
-class NTCESettings(_CosineHeadSettings, _SmoothingSettings, _QueueSettings):
+class NTCESettings(CosineHeadSettings, SmoothingSettings, QueuedLossSettings):
     """NTCE: each prototype against all samples of the batch."""
 
     name: Literal["ntce"] = "ntce"
 
 
-class NONLSettings(_CosineHeadSettings, _SmoothingSettings, _QueueSettings):
+class NONLSettings(CosineHeadSettings, SmoothingSettings, QueuedLossSettings):
     """NONL: each prototype against the samples of other classes."""
 
     name: Literal["nonl"] = "nonl"
@@ -242,7 +115,7 @@ class NONLSettings(_CosineHeadSettings, _SmoothingSettings, _QueueSettings):
         return self
 
 
-class DotRegressionSettings(_SmoothingSettings):
+class DotRegressionSettings(SmoothingSettings):
     """Dot regression onto a fixed simplex ETF."""
 
     name: Literal["etf-dr"] = "etf-dr"
@@ -251,14 +124,14 @@ class DotRegressionSettings(_SmoothingSettings):
     )
 
 
-class _ContrastiveSettings(_TemperatureSettings):
+class _ContrastiveSettings(TemperatureSettings):
     @property
     def soft_labels_conflict(self) -> str | None:
         """The setting that does not go with mixed images."""
         return f"loss {self.name}"
 
 
-class SCLSettings(_ContrastiveSettings, _QueueSettings):
+class SCLSettings(_ContrastiveSettings, QueuedLossSettings):
     """Supervised contrastive loss."""
 
     name: Literal["scl"] = "scl"
@@ -299,7 +172,7 @@ def _linear_head(_: LossSettings, dim: int, num_classes: int) -> Head:
     return LinearClassifier(dim, num_classes)
 
 
-def _cosine_head(settings: _CosineHeadSettings, dim: int, num_classes: int) -> Head:
+def _cosine_head(settings: CosineHeadSettings, dim: int, num_classes: int) -> Head:
     return CosineClassifier(
         dim,
         num_classes,
@@ -309,11 +182,32 @@ def _cosine_head(settings: _CosineHeadSettings, dim: int, num_classes: int) -> H
     )
 
 
+def create_sharded_head(
+    settings: CosineHeadSettings, dim: int, num_classes: int, group: ProcessGroup
+) -> ShardedCosineClassifier:
+    """Create a head whose prototypes are divided over processes.
+
+    Args:
+        settings: The settings of the loss.
+        dim: Dimension of the features.
+        num_classes: Number of classes.
+        group: Process group.
+    """
+    return ShardedCosineClassifier(
+        dim,
+        num_classes,
+        temperature=settings.temperature,
+        learn_temperature=settings.learn_temperature,
+        min_temperature=settings.min_temperature,
+        group=group,
+    )
+
+
 def _fixed_head(settings: DotRegressionSettings, dim: int, num_classes: int) -> Head:
     return FixedFrameClassifier(dim, num_classes, frame=settings.frame)
 
 
-def _mean_head(settings: _TemperatureSettings, dim: int, num_classes: int) -> Head:
+def _mean_head(settings: TemperatureSettings, dim: int, num_classes: int) -> Head:
     return MeanClassifier(dim, num_classes, temperature=settings.temperature)
 
 

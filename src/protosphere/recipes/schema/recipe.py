@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 from protosphere.data.augmentation import AugmentationPolicy
 from protosphere.encoders.pretrained import input_config
 from protosphere.recipes.datasets import DATASETS, DataSettings
-from protosphere.recipes.registry import LOSSES, LossSettings
+from protosphere.recipes.loss_settings import LossSettings
+from protosphere.recipes.registry import LOSSES
 from protosphere.recipes.schema.sections import (
     Backbone,
     CheckpointSettings,
@@ -97,6 +98,14 @@ class Recipe(Section):
                 f"loss.queue.start_epoch must be less than schedule.epochs "
                 f"({self.schedule.epochs}), got {queue.start_epoch}"
             )
+        is_sharded = getattr(self.loss, "shard_prototypes", False)
+        if is_sharded and self.optimizer.name not in ("sgd", "adamw"):
+            raise ValueError(
+                "optimizer.name must be sgd or adamw with loss.shard_prototypes, got "
+                f"{self.optimizer.name}"
+            )
+        if is_sharded and self.training.fsdp:
+            raise ValueError("training.fsdp must be false with loss.shard_prototypes, got true")
         if self.checkpoint.monitor is not None and self.split != "validation":
             raise ValueError(
                 f"checkpoint.monitor needs validation images, because choosing a checkpoint on "
