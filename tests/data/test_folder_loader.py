@@ -133,6 +133,15 @@ def test_a_process_reads_its_part_of_each_batch(files: ImageFiles) -> None:
     assert_same_batches(whole, joined)
 
 
+def test_processes_read_evaluation_batches_in_turn(files: ImageFiles) -> None:
+    whole = list(folder_loader(files).evaluation_batches(4))
+    assert len(whole) == 3
+    for count in (2, 4):
+        for rank in range(count):
+            own = list(folder_loader(files).evaluation_batches(4, shard=(rank, count)))
+            assert_same_batches(own, whole[rank::count])
+
+
 def test_seed_and_epoch_determine_the_batches(files: ImageFiles) -> None:
     loader = folder_loader(files)
     reference = list(loader.batches(3, seed=0, epoch=1))
