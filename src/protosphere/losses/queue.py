@@ -100,7 +100,7 @@ class FeatureQueue(nn.Module):
         kept = (self.labels >= 0) & (self.step >= self.start)
         if self.max_age is not None:
             kept = kept & (self.step - self.added_at <= self.max_age)
-        return QueuedFeatures(_copy(self.features), self.labels.clamp(min=0), kept)
+        return QueuedFeatures(_copy(self.features), _copy(self.labels.clamp(min=0)), _copy(kept))
 
     @torch.no_grad()
     def add(
@@ -282,9 +282,9 @@ def _gather_in_order(rows: Tensor, group: ProcessGroup) -> Tensor:
 
 @torch.library.custom_op("protosphere::copy_queue", mutates_args=(), schema="(Tensor x) -> Tensor")
 def _copy(*arguments: Any) -> Tensor:
-    """Copy the features before they are overwritten.
+    """Copy a tensor of the queue for the loss, before the queue is overwritten.
 
-    A compiler may compute a plain copy again in the backward pass, when they are overwritten.
+    A compiler may compute a plain copy again in the backward pass, when it has been overwritten.
     """
     copy: Tensor = arguments[0].clone()
     return copy
