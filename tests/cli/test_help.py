@@ -14,6 +14,8 @@ from support.commands import invoke, run_command, usage_error
 CHOICES = [
     ("train digits-ce --out x", "--log", "tensorboard wandb"),
     ("train digits-ce --out x", "--device", "auto cpu cuda cuda:N mps"),
+    ("sweep digits-ce --out x", "--sampler", "grid tpe random"),
+    ("sweep digits-ce --out x", "--metric", "accuracy balanced_accuracy loss ece"),
     ("evaluate x", "--split", "validation test"),
     ("evaluate x", "--probe", "all head cosine class_means linear normalized cached_linear knn"),
     ("evaluate x", "--device", "auto cpu cuda cuda:N mps"),
@@ -58,7 +60,9 @@ def test_help_shows_options_defaults_and_no_type_of_flags(words: list[str], comm
         assert param.help, param.opts
         assert param.help[-1] in ".,", f"the help of {param.opts[0]} is a sentence"
         if param.default not in (None, False) and not callable(param.default):
-            assert f"[default: {param.default}]" in text
+            is_switch = bool(param.secondary_opts)  # Such as --prune/--no-prune.
+            shown = param.opts[0].lstrip("-") if is_switch else param.default
+            assert f"[default: {shown}]" in text
 
 
 @pytest.mark.parametrize(("command", "option", "choices"), CHOICES)

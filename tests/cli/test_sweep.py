@@ -132,6 +132,14 @@ def test_the_folder_of_another_sweep_is_refused(finished: tuple[Path, Any]) -> N
 
 
 @pytest.mark.bad_input
+def test_torchrun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    message = refusal(*_arguments(tmp_path / "sweep", "--over", "optimizer.lr=0.1,0.2"))
+    assert message.startswith("a trial of a sweep trains on one device: start one process per GPU")
+
+
+@pytest.mark.bad_input
 def test_optuna_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     message = refusal(*_arguments(tmp_path / "sweep", "--over", "optimizer.lr=0.1,0.2"))

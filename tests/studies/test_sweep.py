@@ -1,16 +1,19 @@
 """Sweeps end to end on digits: resumed as if undisturbed, failures, pruning, storages."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.exceptions import StorageInternalError
 
 from protosphere.recipes.loading import read_recipe
 from protosphere.runs import RunFolder
 from protosphere.runs.checkpoints import has_checkpoint
 from protosphere.runs.metadata import DataMetadata
 from protosphere.runs.sweeps import SweepRecord, read_sweep
+from protosphere.storage import StorageError
 from protosphere.studies.sweep import SweepProgress, run_sweep
 from protosphere.studies.sweep_settings import SweepError
 from protosphere.studies.sweep_storage import SweepStudy
@@ -218,6 +221,44 @@ def test_two_folders_share_the_trials_of_one_storage(
     assert sorted(path.name for path in (tmp_path / "b/trials").glob("0*")) == ["0002"]
     third = sweep(tmp_path / "a", *OVER, **options | {"trials": 3})
     assert third.trials[:2] == undisturbed.trials[:2]
+
+
+def test_processes_that_share_a_folder_run_each_trial_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads stand for processes: locks are of files that each of them has opened itself."""
+    ran: list[str] = []
+
+    def train(recipe: Any, run: RunFolder, *_: object, **__: object) -> list[Any]:
+        ran.append(run.path.name)
+        run.path.mkdir()
+        run.log({"kind": "evaluation", "step": 1, "epoch": 2, "accuracy": recipe.optimizer.lr})
+        return []
+
+    monkeypatch.setattr("protosphere.studies.sweep.run_recipe", train)
+    over = "optimizer.lr=0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8"
+    with ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(sweep, tmp_path / "sweep", over) for _ in range(3)]
+        for future in futures:
+            future.result()
+    assert sorted(ran) == [f"{number:04d}" for number in range(8)]
+    record = read_sweep(tmp_path / "sweep")
+    assert [trial.value for trial in record.trials] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
+    assert record.best == record.trials[7]
+
+
+def test_a_storage_that_fails_ends_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StorageInternalError("An exception is raised") from OSError("database is locked")
+
+    monkeypatch.setattr(SweepStudy, "report", fail)
+    with pytest.raises(StorageError, match=r"cannot use sqlite.*sweep.db: database is locked"):
+        sweep(tmp_path / "sweep", "optimizer.lr=0.1,0.2")
+    monkeypatch.undo()
+    record = sweep(tmp_path / "sweep", "optimizer.lr=0.1,0.2")
+    assert [trial.state for trial in record.trials] == ["complete", "complete"]
 
 
 def test_a_metric_that_is_monitored_is_the_best_of_the_run(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from protosphere.runs.sweeps import SweepRecord, SweepTrial
 from protosphere.studies.sweep_plots import describe_region, plot_sweep, write_page
 from protosphere.studies.sweep_settings import parse_setting
-from protosphere.studies.sweep_surface import best_region, create_panels
+from protosphere.studies.sweep_surface import best_region, create_diagram
 
 LRS, TEMPERATURES = (0.01, 0.1, 1.0), (0.1, 0.2, 0.3)
 
@@ -54,7 +54,7 @@ def _grid() -> SweepRecord:
 
 
 def test_the_surface_of_a_plane_is_the_plane() -> None:
-    (panel,) = create_panels(_grid())
+    (panel,) = create_diagram(_grid())
     assert [axis.is_log for axis in panel.axes] == [True, False]
     assert panel.surface is not None
     x, y = panel.grid
@@ -69,7 +69,7 @@ def test_the_surface_ends_where_the_trials_end() -> None:
         for i, (lr, m) in enumerate([(0.1, 0.0), (0.9, 0.0), (0.1, 0.9)])
     ]
     settings = ("optimizer.lr=0.1..1.0", "optimizer.momentum=0.0..0.9")
-    (panel,) = create_panels(_record(*settings, trials=trials))
+    (panel,) = create_diagram(_record(*settings, trials=trials))
     assert panel.surface is not None
     inside = ~np.isnan(panel.surface)
     assert inside[0].all()
@@ -80,7 +80,7 @@ def test_the_surface_ends_where_the_trials_end() -> None:
             replace(one, settings={**one.settings, "optimizer.momentum": momentum})
             for one in trials[:count]
         ]
-        (panel,) = create_panels(_record(*settings, trials=flat))
+        (panel,) = create_diagram(_record(*settings, trials=flat))
         assert panel.surface is None
 
 
@@ -91,7 +91,7 @@ def test_of_trials_at_one_place_the_best_counts() -> None:
         SweepTrial(i, "complete", {"a.b": a, "c.d": c, "e.f": e}, 0.1 * a + 0.5 * (e == "x"))
         for i, (a, c, e) in enumerate(places)
     ]
-    panels = create_panels(_record(first, second, third, trials=trials))
+    panels = create_diagram(_record(first, second, third, trials=trials))
     assert [tuple(axis.key for axis in panel.axes) for panel in panels] == [
         ("a.b", "c.d"),
         ("a.b", "e.f"),

@@ -1,5 +1,6 @@
 """``protosphere sweep``: train a recipe with many settings and choose on validation images."""
 
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -34,7 +35,7 @@ def sweep(
     out: Annotated[Path, typer.Option(help="Folder of the sweep.")],
     more: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUES]...", help="More keys to vary, as --over."),
+        typer.Argument(metavar="KEY=VALUES", help="More keys to vary, as --over."),
     ] = None,
     over: Annotated[
         list[str] | None,
@@ -108,6 +109,7 @@ def sweep(
 
     with report_errors():
         _check_packages()
+        _check_processes()
         from protosphere.cli.devices import resolve_device
         from protosphere.cli.output_files import check_new_file
         from protosphere.cli.signals import catch_signals
@@ -151,6 +153,16 @@ def _check_packages() -> None:
         raise ImportError('sweeps need Optuna: pip install "protosphere[sweep]"') from error
 
 
+def _check_processes() -> None:
+    from protosphere.parallel.launch import launched_by_torchrun
+
+    if launched_by_torchrun() and os.environ["WORLD_SIZE"] != "1":
+        raise ValueError(
+            "a trial of a sweep trains on one device: start one process per GPU with the same "
+            "--out, without torchrun"
+        )
+
+
 def _print_result(record: "SweepRecord", out: Path, *, has_page: bool, as_json: bool) -> None:
     from protosphere.cli.benchmark_table import print_note
     from protosphere.cli.sweep_text import print_trials
@@ -164,7 +176,7 @@ def _print_result(record: "SweepRecord", out: Path, *, has_page: bool, as_json: 
         print_trials(record)
     running = sum(trial.state == "running" for trial in record.trials)
     num_left = record.num_trials - len(record.trials) + running
-    if num_left:
+    if num_left > 0:
         echo(
             f"{record.num_trials - num_left} of {record.num_trials} trials are finished; the same "
             "command continues",

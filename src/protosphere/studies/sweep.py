@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any, get_args
 
 import torch
+from optuna.exceptions import StorageInternalError
 from optuna.trial import Trial
 
 from protosphere.data.datasets import ImageDataset
@@ -129,16 +130,16 @@ def run_sweep(
         folder = stack.enter_context(closing(SweepFolder(out)))
         url = sqlite_url(folder.path / "sweep.db") if storage is None else storage
         location = Location(url, study)
-        opened = stack.enter_context(
-            open_study(
-                location,
-                plan.settings,
-                sampler=SweepSampler(plan.sampler, plan.seed, plan.settings),
-                direction=plan.direction,
-                pruner=create_pruner(recipe, prune=prune),
+        with folder.lock():  # Two processes must not create the same tables.
+            opened = stack.enter_context(
+                open_study(
+                    location,
+                    plan.settings,
+                    sampler=SweepSampler(plan.sampler, plan.seed, plan.settings),
+                    direction=plan.direction,
+                    pruner=create_pruner(recipe, prune=prune),
+                )
             )
-        )
-        with folder.lock():
             check_plan(opened, plan, str(folder.path if storage is None else location))
         sweep = _Sweep(plan, folder, opened, device, download, should_stop, report)
         sweep.run()
@@ -225,7 +226,7 @@ class _Sweep:
                 except StopIteration as end:
                     outcome: _Outcome | None = end.value
                     break
-                except StorageError:
+                except (StorageError, StorageInternalError):
                     raise  # A full disk is not a fault of the settings.
                 except Exception as error:
                     outcome = _Outcome(error=_describe(error))

@@ -8,7 +8,12 @@ from typing import Literal
 
 from optuna.pruners import BasePruner, MedianPruner, NopPruner
 
-from protosphere.recipes.schema import Recipe, find_difference, recipe_from_yaml
+from protosphere.recipes.schema import (
+    Recipe,
+    RecipeError,
+    find_difference,
+    recipe_from_yaml,
+)
 from protosphere.runs.sweeps import SweepRecord, setting_from_json
 from protosphere.studies.sweep_settings import (
     SweepError,
@@ -117,7 +122,7 @@ def check_plan(study: SweepStudy, plan: SweepRecord, where: str) -> None:
     if stored is None:
         study.set_attribute(_PLAN, json.loads(json.dumps(here)))
         return
-    difference = find_difference(recipe_from_yaml(stored["recipe"]), recipe_from_yaml(plan.recipe))
+    difference = _compare_recipes(stored["recipe"], plan.recipe)
     if difference is None:
         there = {one.key: format_setting(one) for one in map(setting_from_json, stored["settings"])}
         now = {one.key: format_setting(one) for one in plan.settings}
@@ -131,3 +136,10 @@ def check_plan(study: SweepStudy, plan: SweepRecord, where: str) -> None:
                     difference = f"--{name} is {stored[name]} there and {here[name]} here"
     if difference is not None:
         raise SweepError(f"{where} holds another sweep: {difference}")
+
+
+def _compare_recipes(there: str, here: str) -> str | None:
+    try:
+        return find_difference(recipe_from_yaml(there), recipe_from_yaml(here))
+    except RecipeError as error:  # Of another version.
+        return str(error)

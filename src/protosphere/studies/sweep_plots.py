@@ -9,7 +9,7 @@ from protosphere.runs.sweeps import SweepRecord, SweepTrial
 from protosphere.storage import write_atomically
 from protosphere.studies.plots import import_matplotlib, write_figure
 from protosphere.studies.sweep_settings import format_value
-from protosphere.studies.sweep_surface import Panel, best_region, create_panels
+from protosphere.studies.sweep_surface import Panel, best_region, create_diagram
 
 _COLORS = "Viridis"
 _HEIGHT, _WIDTH = 520, 760
@@ -35,7 +35,7 @@ def write_page(path: Path, record: SweepRecord) -> bool:
         from plotly.offline import get_plotlyjs  # noqa: PLC0415
     except ImportError:
         return False
-    panels = create_panels(record)
+    panels = create_diagram(record)
     figures = [
         _create_page_figure(go, record, panel).to_html(full_html=False, include_plotlyjs=False)
         for panel in panels
@@ -129,7 +129,7 @@ def plot_sweep(path: Path, record: SweepRecord) -> None:
         ImportError: matplotlib is not installed.
         StorageError: The file could not be written.
     """
-    panels = create_panels(record)
+    panels = create_diagram(record)
     columns = min(_COLUMNS, max(1, len(panels)))
     rows = max(1, -(-len(panels) // columns))
     figure = import_matplotlib().figure.Figure(

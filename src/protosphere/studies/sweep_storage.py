@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import optuna
 from optuna.distributions import BaseDistribution
+from optuna.exceptions import StorageInternalError
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
@@ -19,6 +20,7 @@ from sqlalchemy.exc import ArgumentError
 
 from protosphere.data.sampling import derive_seed
 from protosphere.runs.sweeps import SweepSetting, SweepTrial
+from protosphere.storage.errors import StorageError
 from protosphere.studies.sweep_settings import SweepError, grid_values
 
 _JOURNAL = "journal:"
@@ -307,6 +309,7 @@ def open_study(
 
     Raises:
         SweepError: The storage cannot be used.
+        StorageError: It could not be used any longer.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
@@ -320,16 +323,25 @@ def open_study(
             load_if_exists=True,
         )
     except Exception as error:  # Each database has errors of its own.
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise SweepError(
-            f"--storage must be a storage that Optuna can open, got {location}: {lines[0]}"
+            f"--storage must be a storage that Optuna can open, got {location}: "
+            f"{_first_line(error)}"
         ) from None
     try:
         yield SweepStudy(study, storage, settings)
+    except StorageInternalError as error:
+        raise StorageError(f"cannot use {location}: {_first_line(error)}") from error
     finally:
         storage.remove_session()
         if isinstance(storage, RDBStorage):
             storage.engine.dispose()
+
+
+def _first_line(error: Exception) -> str:
+    """Return the innermost message, since Optuna wraps that of the database."""
+    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _open_storage(url: str) -> BaseStorage:

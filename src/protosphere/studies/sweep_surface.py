@@ -65,8 +65,8 @@ class Panel:
     surface: NDArray[np.float64] | None = None
 
 
-def create_panels(record: SweepRecord) -> list[Panel]:
-    """Return the panels of the phase diagram of a sweep.
+def create_diagram(record: SweepRecord) -> list[Panel]:
+    """Return the phase diagram of a sweep as panels.
 
     One setting has one panel, two have one panel with a surface, and of more settings each pair has
     one. A surface interpolates the trials linearly, on a logarithmic axis in the logarithm. Of
