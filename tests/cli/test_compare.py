@@ -79,6 +79,26 @@ def test_tables_of_a_case_worked_by_hand(tmp_path: Path) -> None:
     assert "Difference to digits-nonl" in baseline
 
 
+def test_the_picture_has_a_panel_for_each_metric(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    _runs(tmp_path, {"ce": [0.5, 0.5, 0.5], "nonl": [0.60, 0.61, 0.62]})
+    command = ["compare", tmp_path / "ce", tmp_path / "nonl", "--out", tmp_path / "out", "--plot"]
+    run_command(*command)
+    text = (tmp_path / "out" / "comparison.svg").read_text()
+    for words in (
+        "accuracy in %",
+        "inter_effective_rank",
+        "digits-nonl",
+        "Difference to digits-ce",
+    ):
+        assert f"<!-- {words}" in text
+    shutil.rmtree(tmp_path / "nonl")
+    result = invoke("compare", tmp_path / "ce", "--out", tmp_path / "out", "--plot")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: a picture needs a difference: two methods with a seed")
+    assert "accuracy" in result.stdout
+
+
 def test_small_values_keep_their_digits(tmp_path: Path) -> None:
     _runs(tmp_path, {"ce": [0.5, 0.5], "nonl": [0.00021, 0.00019]})
     output = run_command(

@@ -9,6 +9,7 @@ from protosphere.studies.compare_metrics import SHOWN_METRICS, describe_metrics,
 from protosphere.studies.compare_summary import (
     compare_to_baseline,
     find_best_method,
+    seed_differences,
     summarize_metric,
     values_of,
 )
@@ -51,6 +52,12 @@ def test_distances_from_the_target_are_compared() -> None:
     values = _values([0.4, 0.4], [0.55, 0.55])
     (row,) = compare_to_baseline(TARGET, values, baseline="a", confidence=0.95)
     assert row.mean == pytest.approx(0.05 - 0.1)
+    runs = [
+        ComparedRun(method, seed, "", 1, 1, {"mir": value})
+        for method, by_seed in values.items()
+        for seed, value in by_seed.items()
+    ]
+    assert seed_differences(TARGET, runs, "b", "a") == pytest.approx([-0.05, -0.05])
     best = find_best_method(TARGET, values, [row], baseline="a")
     assert best is not None
     assert best.methods == ("b",)

@@ -72,6 +72,12 @@ def compare(
     ] = None,
     device: Device = "auto",
     download: Download = False,
+    plot: Annotated[
+        bool,
+        typer.Option(
+            "--plot", help="Also draw the differences, to OUT/comparison.svg (needs matplotlib)."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare recipes over several seeds.
@@ -92,6 +98,10 @@ def compare(
         from protosphere.studies.compare import run_comparison
         from protosphere.studies.compare_metrics import select_metrics
 
+        if plot:
+            from protosphere.studies.plots import import_matplotlib
+
+            import_matplotlib()
         shown = select_metrics(metric or [])
         comparison = run_comparison(
             targets,
@@ -109,6 +119,11 @@ def compare(
         else:
             print_comparison(comparison, shown)
             echo(f"Written to {out / COMPARISON_FILE}")
+        if plot and not comparison.pending:
+            from protosphere.studies.compare_plot import plot_comparison
+
+            plot_comparison(out / "comparison.svg", comparison, shown)
+            echo(f"Wrote the differences to {out / 'comparison.svg'}", err=True)
     if comparison.pending:
         left, planned = len(comparison.pending), len(comparison.runs) + len(comparison.failures)
         echo(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from protosphere.cli.benchmark_table import MISSING, print_note, print_table
 from protosphere.cli.text import count
+from protosphere.studies.compare_metrics import is_percentage
 
 if TYPE_CHECKING:
     from protosphere.runs.comparison import (
@@ -79,21 +80,17 @@ def _title(metric: "ComparedMetric") -> str:
     return f"{metric.name}{_ARROWS[metric.direction]}"
 
 
-def _is_percentage(metric: str) -> bool:
-    return metric.endswith("accuracy") or metric in ("ece", "adaptive_ece", "nc4_agreement")
-
-
 def _decimals(comparison: "Comparison", metric: str) -> int:
     """Return how many decimal places show four digits of the largest mean, two of the smallest."""
     means = [abs(row.mean) for row in comparison.summaries if row.metric == metric and row.mean]
-    if _is_percentage(metric) or not means:
+    if is_percentage(metric) or not means:
         return 2
     largest, smallest = (math.floor(math.log10(mean)) for mean in (max(means), min(means)))
     return min(max(3 - largest, 1 - smallest, 0), _MOST_DECIMALS)
 
 
 def _format(metric: str, value: float, decimals: int, *, sign: str = "") -> str:
-    return f"{100 * value if _is_percentage(metric) else value:{sign}.{decimals}f}"
+    return f"{100 * value if is_percentage(metric) else value:{sign}.{decimals}f}"
 
 
 def _format_summary(summary: "MetricSummary | None", decimals: int) -> str:

@@ -106,6 +106,25 @@ def _score(metric: ComparedMetric, value: float) -> float:
     return value if metric.target is None else abs(value - metric.target)
 
 
+def seed_differences(
+    metric: ComparedMetric, runs: Sequence[ComparedRun], method: str, baseline: str
+) -> list[float]:
+    """Return the differences of a method to the baseline, seed by seed.
+
+    Args:
+        metric: The metric.
+        runs: The runs of the comparison.
+        method: Name of the method.
+        baseline: Name of the baseline.
+    """
+    values = values_of(metric.name, runs, (method, baseline))
+    return [
+        _score(metric, value) - _score(metric, values[baseline][seed])
+        for seed, value in values[method].items()
+        if seed in values[baseline]
+    ]
+
+
 def _judge(
     row: MetricDifference, p_value: float, metric: ComparedMetric, confidence: float
 ) -> MetricDifference:

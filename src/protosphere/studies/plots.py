@@ -52,7 +52,7 @@ def plot_convergence(
         ImportError: matplotlib is not installed.
         StorageError: The file could not be written.
     """
-    figure, panels = _create_figure(len(CONVERGENCE_METRICS))
+    figure, panels = create_figure(len(CONVERGENCE_METRICS))
     for axes, metric in zip(panels, CONVERGENCE_METRICS, strict=False):
         axes.set_title(metric.replace("_", " "), fontsize=9)
         axes.set_xlabel("% of the run", fontsize=8)
@@ -98,7 +98,7 @@ def plot_reliability(path: Path, diagrams: Mapping[str, Sequence[ReliabilityRow]
         ImportError: matplotlib is not installed.
         StorageError: The file could not be written.
     """
-    figure, panels = _create_figure(len(diagrams))
+    figure, panels = create_figure(len(diagrams))
     for axes, (title, rows) in zip(panels, diagrams.items(), strict=False):
         axes.set_title(title, fontsize=9)
         axes.set_xlabel("confidence", fontsize=8)
@@ -130,14 +130,24 @@ def plot_reliability(path: Path, diagrams: Mapping[str, Sequence[ReliabilityRow]
     write_figure(path, figure)
 
 
-def _create_figure(num_panels: int) -> tuple["Figure", list[Any]]:
-    """Create a figure with at least as many panels, those without content empty."""
-    num_rows = -(-num_panels // _COLUMNS)
+def create_figure(num_axes: int) -> tuple["Figure", list[Any]]:
+    """Create a figure with at least as many panels, those without content empty.
+
+    Args:
+        num_axes: Number of panels with content.
+
+    Returns:
+        The figure, and the axes of all panels.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    num_rows = -(-num_axes // _COLUMNS)
     figure = import_matplotlib().figure.Figure(
         figsize=(4 * _COLUMNS, 3 * num_rows), layout="constrained"
     )
     panels = list(figure.subplots(num_rows, _COLUMNS, squeeze=False).flat)
-    for axes in panels[num_panels:]:
+    for axes in panels[num_axes:]:
         axes.axis("off")
     for axes in panels:
         axes.tick_params(labelsize=7)
