@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from protosphere.losses import MixedLabels
+from support.fsdp_training import Run
 from support.gpu_cases import (
     backend,
     compute_losses,
     exchange_state,
     run_collectives,
     run_digits,
+    train_divided,
     train_with_batch_norm,
 )
 from support.gpu_processes import gpu_processes
@@ -184,6 +186,25 @@ def test_synchronized_batch_norm_has_the_weights_of_one_process(
         assert synchronized == 3
         # The variance of all comes from the inverse deviations of the parts.
         _assert_weights(weights, expected, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.compiled
+def test_an_encoder_is_compiled_around_synchronized_batch_norm(two: Processes) -> None:
+    eager, compiled = (
+        two.run(train_with_batch_norm, [(DEVICE, True, 15, flag)] * 2) for flag in (False, True)
+    )
+    for (expected, _), (weights, _) in zip(eager, compiled, strict=True):
+        _assert_weights(weights, expected, rtol=1e-8, atol=1e-9)
+
+
+def test_fsdp_has_the_weights_of_one_process(one: Processes, two: Processes) -> None:
+    """A transformer in float64, with NCCL on one process and with gloo on two."""
+    run = Run(device=DEVICE)
+    (expected,) = one.run(train_divided, [(run, False)])
+    (over_nccl,) = one.run(train_divided, [(run, True)])
+    first, _ = two.run(train_divided, [(run, True)] * 2)
+    _assert_weights(over_nccl, expected, rtol=1e-8, atol=1e-9)
+    _assert_weights(first, expected, rtol=1e-8, atol=1e-9)
 
 
 def test_training_over_nccl_is_training_without_a_group(one: Processes, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from protosphere.losses import NONLLoss
 from protosphere.parallel.launch import World
 from protosphere.runs.checkpoints import Checkpoint
 from protosphere.training import Objective, ParameterGroups, Schedule, TrainConfig, train
-from protosphere.training.fsdp import find_blocks, is_divided, whole_weights
+from protosphere.training.fsdp import find_blocks, is_divided, own_part, whole_weights
 from protosphere.training.optimizers import SGD, OptimizerConfig
 
 NUM_CLASSES, NUM_SAMPLES, BATCH_SIZE = 4, 23, 20
@@ -33,6 +33,7 @@ class Run:
     precision: Any = "fp32"
     frozen: bool = False
     sharded: bool = False
+    device: str = "cpu"
     resume: Checkpoint | None = None
     stop_after: int | None = None
 
@@ -78,10 +79,17 @@ def train_five_steps(
     group: Any, run: Run
 ) -> tuple[dict[str, Tensor], list[float], Checkpoint, dict[str, Any]]:
     """Weights and their average, losses, checkpoint, and what was found on the way."""
-    world, objective = world_of(group), create_objective(group, frozen=run.frozen)
+    return train_together(world_of(group), run)
+
+
+def train_together(
+    world: World, run: Run
+) -> tuple[dict[str, Tensor], list[float], Checkpoint, dict[str, Any]]:
+    """What :func:`train_five_steps` returns."""
+    objective = create_objective(world.group, frozen=run.frozen).to(run.device)
     if run.sharded:
-        objective.head = ShardedCosineClassifier(7, NUM_CLASSES, group=group).double()
-    images, labels = data()
+        objective.head = ShardedCosineClassifier(7, NUM_CLASSES, group=world.group).double()
+    images, labels = (tensor.to(run.device) for tensor in data())
     config = TrainConfig(
         Schedule(run.lr, 5),
         BATCH_SIZE,
@@ -99,6 +107,8 @@ def train_five_steps(
         with torch.no_grad():  # The first process decides what training starts from.
             for parameter in objective.parameters():
                 parameter.add_(1.0)
+    encoder = objective.encoder
+    assert isinstance(encoder, Encoder)
     asked = itertools.count(1)
     losses, found = [], {}
     for progress in train(
@@ -114,18 +124,16 @@ def train_five_steps(
             # Other numbers of forward passes on each process, as evaluation may have them.
             with torch.no_grad():
                 for _ in range(1 + 2 * world.rank):
-                    averaged = objective.encoder(images)
-                    before_projection = objective.encoder.without_projection()(images)
-            found["averaged features"] = averaged.clone()
-            found["before projection"] = before_projection.clone()
+                    averaged = encoder(images)
+                    before_projection = encoder.without_projection()(images)
+            found["averaged features"] = averaged.cpu()
+            found["before projection"] = before_projection.cpu()
         with whole_weights(objective.encoder), torch.no_grad():
-            found["features"] = objective.encoder(images).clone()
+            found["features"] = objective.encoder(images).cpu()
         checkpoint = Checkpoint(progress.step, *progress.checkpoint())
     found["divided"] = sorted(n for n, p in objective.named_parameters() if is_divided(p))
     found["blocks"] = len(find_blocks(objective.encoder))
-    found["elements"] = sum(
-        p.to_local().numel() if is_divided(p) else p.numel() for p in objective.encoder.parameters()
-    )
+    found["elements"] = sum(own_part(p).numel() for p in objective.encoder.parameters())
     average = checkpoint.state.get("ema", {})
     weights = checkpoint.weights | {f"average of {k}": v for k, v in average.items()}
-    return weights, losses, checkpoint, found
+    return {name: value.cpu() for name, value in weights.items()}, losses, checkpoint, found

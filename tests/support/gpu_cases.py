@@ -16,6 +16,7 @@ from protosphere.parallel.collectives import _Gather
 from protosphere.parallel.gradients import GradientAverage, broadcast_state
 from protosphere.parallel.launch import World
 from protosphere.training import SGD, Schedule, TrainConfig, train
+from support.fsdp_training import Run, train_together
 from support.group_cases import COLLECTIVES, Case, Outcome, compute
 
 
@@ -97,7 +98,7 @@ def exchange_state(world: World, device: str) -> tuple[list[list[int]], Tensor, 
 
 
 def train_with_batch_norm(
-    world: World, device: str, use_group: bool, batch_size: int
+    world: World, device: str, use_group: bool, batch_size: int, compile: bool = False
 ) -> tuple[dict[str, Tensor], int]:
     """Weights and their averages after five steps in float64; number of synchronized layers."""
     from protosphere.recipes.loading import read_recipe
@@ -121,6 +122,7 @@ def train_with_batch_norm(
         optimizer=SGD(momentum=0.9, weight_decay=1e-3),
         grad_clip=0.5,
         ema_decay=0.9,
+        compile=compile,
     )
     loader = FeatureLoader(images, labels)
     *_, last = train(objective, loader, config, world=world if use_group else None)
@@ -163,3 +165,10 @@ def run_digits(
 def backend(world: World) -> str:
     """Name of the backend of the group."""
     return str(torch.distributed.get_backend(world.group))
+
+
+def train_divided(world: World, run: Run, use_group: bool) -> dict[str, Tensor]:
+    """Weights and their average after five steps of a transformer; only the first rank has them."""
+    weights, _, _, found = train_together(world if use_group else World(), run)
+    assert bool(found["divided"]) == use_group
+    return weights

@@ -74,7 +74,7 @@ def gpu_processes(size: int, device: str) -> Iterator[Processes]:
         for parent, _ in pairs:
             parent.send(None)
         for process in processes:
-            process.join(timeout=10)
+            process.join(timeout=3)  # The compiler's own processes may take longer.
     finally:
         for process in processes:
             if process.is_alive():

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from protosphere.encoders import Encoder
@@ -57,16 +58,26 @@ def shard_encoder(encoder: nn.Module, group: ProcessGroup, *, device: torch.devi
         encoder: The encoder, on the device.
         group: Process group.
         device: Device of the weights.
+
+    Raises:
+        ValueError: The version of torch cannot do it with the backend of the group.
     """
     from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415  Not in every build.
-    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+    from torch.distributed.fsdp import FSDPModule, fully_shard  # noqa: PLC0415
 
+    # Gloo has sums and no averages.
+    only_sums = "nccl" not in dist.get_backend(group)
+    if only_sums and not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
+        raise ValueError(
+            f"fsdp without NCCL needs a newer version of torch, got {torch.__version__}"
+        )
     mesh = DeviceMesh.from_group(group, device.type)
     # Operations in place on a view would remove what gathers the weights in the backward pass.
     encoder.register_forward_hook(lambda _module, _inputs, output: _without_view(output))
-    for part in find_blocks(encoder):
+    for part in [*find_blocks(encoder), encoder]:
         fully_shard(part, mesh=mesh)
-    fully_shard(encoder, mesh=mesh)
+        if only_sums:
+            part.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
 
 
 def _without_view(output: Tensor) -> Tensor:

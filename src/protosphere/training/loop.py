@@ -114,7 +114,7 @@ def train(
     steps_per_epoch = num_batches(len(loader), config.batch_size)
     losses = torch.zeros(steps_per_epoch, device=loader.device)
     broadcast_state(objective, world.group)
-    is_divided = config.fsdp and world.size > 1
+    is_divided = config.fsdp and world.group is not None
     if is_divided and world.group is not None:
         check_fsdp(objective, config)
         shard_encoder(objective.encoder, world.group, device=loader.device)
