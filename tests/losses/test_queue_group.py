@@ -1,6 +1,7 @@
 """A queue over a process group equals the queue of one process."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +9,13 @@ import torch
 from torch import Tensor
 
 from protosphere.losses import QueuedFeatures
+from protosphere.recipes.loading import load_run
 from protosphere.recipes.queues import QueueSettings
+from protosphere.runs.checkpoints import load_checkpoint
+from support.group_training import run_digits
 from support.processes import Processes, gloo_processes
 from support.queue_cases import MODULES, Case, compute, refuse, train_steps
+from support.short_runs import few_digits
 
 pytestmark = pytest.mark.long
 
@@ -112,8 +117,25 @@ def test_a_checkpoint_continues_on_any_number_of_processes(
         _assert_close(weights, expected)
 
 
+def test_recipes_have_one_queue_over_processes(processes: Processes, tmp_path: Path) -> None:
+    """A run of two processes, whose checkpoint has the whole queue, continues on one."""
+    queue = "loss.queue={size: 300, start_epoch: 1}"
+    settings = [*few_digits(), queue, "schedule.epochs=2", "evaluation.every=2"]
+    processes.run(run_digits, [(str(tmp_path / "run"), settings)] * 2)
+    checkpoint = load_checkpoint(tmp_path / "run" / "checkpoints")
+    assert checkpoint is not None
+    state = checkpoint.state["queue"]
+    assert len(state["features"]) == 300
+    assert torch.equal(state["added_at"].unique(), torch.arange(10, 16))
+    torch.testing.assert_close(state["features"].norm(dim=1), torch.ones(300))
+    objective = load_run(tmp_path / "run").objective
+    objective.load_queue(state)
+    assert torch.equal(objective.loss.queue.labels, state["labels"])
+
+
 @pytest.mark.bad_input
-def test_a_queue_that_cannot_be_divided_is_refused(processes: Processes) -> None:
+@pytest.mark.parametrize("is_divided", [True, False])
+def test_a_queue_of_broken_steps_is_refused(processes: Processes, is_divided: bool) -> None:
     message = "queue.size must be a multiple of the 20 features of a step with several processes"
-    for text in processes.run(refuse, [(QueueSettings(size=30),)] * 2):
+    for text in processes.run(refuse, [(QueueSettings(size=30), is_divided)] * 2):
         assert message in text

@@ -58,7 +58,8 @@ def _objective(name: str, group: Any, settings: QueueSettings) -> Objective:
         batch_size=BATCH_SIZE,
         num_views=1,
         num_train=NUM_SAMPLES,
-        group=loss.queue_group,
+        group=group,
+        is_divided=loss.queue_group is not None,
     )
     if name == "scl":
         return Objective(encoder, MeanClassifier(DIM, NUM_CLASSES), _WithoutHead(loss)).double()
@@ -112,10 +113,11 @@ def train_steps(
     return dict(objective.named_parameters()), last
 
 
-def refuse(group: Any, settings: QueueSettings) -> str:
-    """The error of a queue that cannot be divided."""
+def refuse(group: Any, settings: QueueSettings, is_divided: bool) -> str:
+    """The error of a queue that does not hold whole steps."""
+    sizes = {"batch_size": 10, "num_views": 2, "num_train": 100}
     try:
-        settings.create(DIM, batch_size=10, num_views=2, num_train=100, group=group)
+        settings.create(DIM, **sizes, group=group, is_divided=is_divided)
     except ValueError as error:
         return str(error)
     return ""

@@ -73,7 +73,8 @@ def create_objective(
                 batch_size=recipe.training.batch_size,
                 num_views=recipe.augmentation.num_views,
                 num_train=int(settings.counts_tensor().sum()),
-                group=loss.queue_group,
+                group=group,
+                is_divided=loss.queue_group is not None,
             )
     except ValueError as error:
         raise RecipeError(f"loss {settings.name}: {error}") from None

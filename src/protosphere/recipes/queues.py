@@ -30,6 +30,7 @@ class QueueSettings(Section):
         num_views: int,
         num_train: int,
         group: ProcessGroup | None,
+        is_divided: bool,
     ) -> FeatureQueue:
         """Create the queue, or the part of it that this process has.
 
@@ -38,20 +39,21 @@ class QueueSettings(Section):
             batch_size: Number of images of a step.
             num_views: Number of features of an image.
             num_train: Number of training images.
-            group: Process group over whose ranks the queue is divided; None for the whole queue.
+            group: Process group whose ranks have the batches together; None for this process.
+            is_divided: Whether each rank has a part of the queue, and not the whole queue.
 
         Raises:
-            ValueError: The queue cannot be divided.
+            ValueError: There are several ranks, and the queue does not hold whole steps.
         """
         num_features = num_views * min(batch_size, num_train)
         size, count = self.size, world_size(group)
-        if count > 1:
-            # Every rank must forget the features of a step together.
-            if size % num_features:
-                raise ValueError(
-                    f"queue.size must be a multiple of the {num_features} features of a step with "
-                    f"several processes, got {size}"
-                )
+        # The features of a step must be forgotten together: their order depends on the ranks.
+        if count > 1 and size % num_features:
+            raise ValueError(
+                f"queue.size must be a multiple of the {num_features} features of a step with "
+                f"several processes, got {size}"
+            )
+        if count > 1 and is_divided:
             shard = dist.get_rank(group), count
             part = batch_slices(num_train, batch_size, shard=shard)[0]
             size = size // num_features * num_views * (part.stop - part.start)
