@@ -2,10 +2,8 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from protosphere.recipes.loading import read_recipe
 from protosphere.recipes.runner import run_recipe
 from protosphere.runs import RunFolder
 from protosphere.runs.checkpoints import load_checkpoint
+from support.elastic import run_elastic
 from support.group_training import (
     BATCH_SIZE,
     LOSSES,
@@ -138,73 +137,63 @@ def test_the_parts_of_a_batch_are_the_batch_in_its_order(count: int) -> None:
 SETTINGS = ["schedule.epochs=4", "evaluation.every=4", "checkpoint.every=1"]
 
 
-def _start(folder: Path) -> subprocess.Popen[str]:
-    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
-    command = [sys.executable, "-m", *launcher, "-m", "protosphere", "train", "digits-nonl"]
-    command += ["--out", str(folder), "--resume", "--device", "cpu"]
-    for setting in SETTINGS:
-        command += ["--set", setting]
-    return subprocess.Popen(
-        command,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def _arguments(folder: Path, settings: list[str]) -> list[str]:
+    arguments = ["train", "digits-nonl", "--out", str(folder), "--resume", "--device", "cpu"]
+    return arguments + [part for setting in settings for part in ("--set", setting)]
 
 
-def _worker(launcher: int, rank: int) -> int:
-    """The process of a rank that a launcher has started."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError):
-            continue
-        if parent != launcher:
-            continue
-        if f"RANK={rank}".encode() in (process / "environ").read_bytes().split(b"\0"):
-            return int(process.name)
-    raise AssertionError(f"{launcher} has no process of rank {rank}")
-
-
-@pytest.mark.whole_program
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks up processes in /proc")
-def test_a_killed_worker_changes_nothing_and_one_process_can_continue(
+def test_a_killed_worker_changes_nothing_and_fewer_processes_can_continue(
     processes: Processes, tmp_path: Path
 ) -> None:
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    assert processes.run(run_digits, [(str(undisturbed), SETTINGS)] * 2) == [4, 4]
-    with _start(killed) as process:
-        assert process.stdout is not None
-        lines: list[str] = []
-        watch = threading.Timer(100, process.terminate)
-        watch.start()
-        for line in process.stdout:
-            if line.startswith("epoch 1/4"):  # Its checkpoint has been saved.
-                os.kill(_worker(process.pid, 1), signal.SIGKILL)
-            lines.append(line)
-        process.wait(timeout=120)
-        watch.cancel()
-    output = "".join(lines)
-    assert process.returncode == 0, output
+    steps, *_ = processes.run(run_digits, [(str(undisturbed), SETTINGS)] * 4)
+    assert len(steps) == 4
+    options = ["--standalone", "--nproc-per-node=4", "--max-restarts=1"]
+    log = tmp_path / "log"
+    status = run_elastic(options, _arguments(killed, SETTINGS), log, killed=3)
+    output = log.read_text()
+    assert status == 0, output
     assert "Resumed from step" in output
     # Once before the kill and once after it, both times by the first process alone.
-    assert output.count("on 2 processes (cpu)") == 2
+    assert output.count("on 4 processes (cpu)") == 2
     assert output.count("Done.") == 1
     first, second = (load_checkpoint(folder / "checkpoints") for folder in (undisturbed, killed))
     assert first is not None
     assert second is not None
-    assert first.step == second.step
+    assert first.step == second.step == steps[-1]
     for name, value in first.weights.items():
         assert torch.equal(value, second.weights[name]), name
     for folder in (undisturbed, killed):
         records = RunFolder(folder).records()
         assert [r["epoch"] for r in records if r["kind"] == "train"] == [1, 2, 3, 4]
         assert [r["epoch"] for r in records if r["kind"] == "evaluation"] == [4]
-    shutil.rmtree(max((killed / "checkpoints").iterdir()))
+        shutil.rmtree(max((folder / "checkpoints").iterdir()))
+    resumed = processes.run(run_digits, [(str(undisturbed), SETTINGS, "resume")] * 2)
+    assert resumed == [steps[-1:]] * 2
     recipe = read_recipe("digits-nonl", SETTINGS)
     (event,) = run_recipe(recipe, killed, load_dataset(recipe), start="resume")
-    assert event.resumed_at == 3 * first.step // 4
-    assert event.progress.step == first.step
+    assert event.resumed_at == steps[-2]
+    assert event.progress.step == steps[-1]
     assert event.metrics is not None
     assert event.metrics["accuracy"] > 0.85
+
+
+@pytest.mark.whole_program
+def test_torchrun_says_once_that_a_folder_is_in_use(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [sys.executable, "-m", *launcher, "-m", "protosphere", *_arguments(folder, SETTINGS)]
+    with RunFolder(folder).lock():
+        result = subprocess.run(
+            command,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    assert result.returncode == 1
+    message = f"Error: {folder} is in use by process {os.getpid()}\n"
+    assert (result.stdout + result.stderr).count(message) == 1
+    # Nothing but the launcher itself has a traceback: it reports that a process has failed.
+    assert result.stderr.count("Traceback") == result.stderr.count("ChildFailedError(") == 1

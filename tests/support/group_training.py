@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import torch
@@ -135,8 +135,10 @@ def train_five_steps(
     return weights, [report.loss for report in reports], checkpoint
 
 
-def run_digits(group: Any, folder: str, settings: list[str]) -> int:
-    """Run a recipe, and return the number of events."""
+def run_digits(
+    group: Any, folder: str, settings: list[str], start: Literal["fresh", "resume"] = "fresh"
+) -> list[int]:
+    """Run a recipe, and return the step of each event."""
     from protosphere.recipes.build import load_dataset
     from protosphere.recipes.loading import read_recipe
     from protosphere.recipes.runner import run_recipe
@@ -144,7 +146,8 @@ def run_digits(group: Any, folder: str, settings: list[str]) -> int:
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     world = World(rank, size, group=group, control=group)
     recipe = read_recipe("digits-nonl", settings)
-    return len(list(run_recipe(recipe, folder, load_dataset(recipe), world=world)))
+    events = run_recipe(recipe, folder, load_dataset(recipe), start=start, world=world)
+    return [event.progress.step for event in events]
 
 
 def error_of(group: Any, function: Callable[..., Any], *arguments: Any) -> str | None:
@@ -158,12 +161,12 @@ def error_of(group: Any, function: Callable[..., Any], *arguments: Any) -> str |
 
 def run_digits_without_disk(group: Any, folder: str, settings: list[str]) -> None:
     """Run a recipe whose checkpoints cannot be saved."""
-    from protosphere.recipes import runner
+    from protosphere.recipes import reports
 
     def fail(*_: object, **__: object) -> None:
         raise OSError("no space left on device")
 
-    with patch.object(runner, "save_checkpoint", fail):
+    with patch.object(reports, "save_checkpoint", fail):
         run_digits(group, folder, settings)
 
 

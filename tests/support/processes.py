@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +68,25 @@ def _serve(rank: int, store: str, connection: Connection) -> None:
     dist.destroy_process_group()
 
 
+def forkserver_context() -> ForkServerContext:
+    """One server imports what takes long, and the processes of this context are copies of it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        [
+            "torch._dynamo",
+            "sklearn.datasets",
+            "protosphere.recipes.runner",
+            "support.group_cases",
+            "support.group_training",
+        ]
+    )
+    return context
+
+
 @contextmanager
 def gloo_processes() -> Iterator[Processes]:
     """Start the processes and end them on exit."""
-    # One server imports what takes long, and the processes are copies of it.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", "support.group_cases"])
+    context = forkserver_context()
     pairs = [context.Pipe() for _ in range(NUM_PROCESSES)]
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
