@@ -274,3 +274,27 @@ def test_the_same_seed_gives_the_same_order_and_initial_backbone(out: Path) -> N
         other_weights, other_order = start(name, seed)
         assert torch.equal(weights, other_weights) is is_same
         assert (order == other_order) is is_same
+
+
+@pytest.mark.compiled
+def test_the_compiler_has_room_for_the_steps_of_all_methods(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch._dynamo
+
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 3)
+    targets = []
+    for number in range(5):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(read_recipe("digits-ce", [*QUICK, f"name=ce-{number}"]).to_yaml())
+        targets.append(str(path))
+    limits = []
+
+    def train(recipe: Recipe, folder: Path) -> bool:
+        limits.append(torch._dynamo.config.recompile_limit)
+        shutil.copytree(out / "digits-ce/seed-42", folder)
+        return True
+
+    run_comparison(targets, out=tmp_path / "out", seeds=[42], train=train)
+    assert min(limits) >= 2 * 5
+    assert torch._dynamo.config.recompile_limit == 3

@@ -93,8 +93,9 @@ def run_comparison(
     _create_folder(out)
     train = _create_trainer(device, download=download) if train is None else train
     num_runs = len(plan.runs)
-    if missing and outcomes:
-        report(f"{len(outcomes)} of {num_runs} runs are complete")
+    num_complete = sum(isinstance(outcome, RunResult) for outcome in outcomes.values())
+    if missing and num_complete:
+        report(f"{num_complete} of {num_runs} runs are complete")
     missing.sort(key=lambda run: plan.seeds.index(run.recipe.seed))  # All methods of a seed first.
     with _room_for_compiled_steps(len(plan.recipes)):
         for number, run in enumerate(missing, len(outcomes) + 1):
