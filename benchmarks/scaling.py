@@ -2,37 +2,38 @@
 
 1, 2, 4 and 8 gloo processes on the CPU with 256 samples each, 1000 classes, 2048 dimensions. Calls
 of the collectives of torch.distributed are recorded during one forward and backward pass; the same
-calls are then timed without the computation around them. A cost model a · hops + b · bytes is
-fitted to the times, and evaluated for GPUs with assumed latencies and bandwidths.
+calls are then timed without the computation around them. A cost model a + b · bytes is fitted to
+the times of collectives, and evaluated for GPUs with assumed latencies and bandwidths.
 
     python benchmarks/scaling.py
     python benchmarks/scaling.py --processes 1 2 --classes 100 --dim 64   # writes no results
 
 Bytes that a rank receives (and sends) for a tensor of n bytes on R ranks, by the ring algorithms:
 all-reduce 2 (R − 1)/R · n; all-gather (R − 1) · n, n bytes of each rank; reduce-scatter
-(R − 1)/R · n, n the sum over the parts of all ranks. Hops are 2 (R − 1), R − 1 and R − 1.
+(R − 1)/R · n, n the sum over the parts of all ranks.
 """
 
 import argparse
-import contextlib
-import json
-import math
 import multiprocessing
+import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 import harness
+from collectives import Collective, record_collectives
 from protosphere.losses import nonl_loss, ntce_loss
 from protosphere.parallel import ProcessGroup
 
 SAMPLES, CLASSES, DIM = 256, 1000, 2048
+TEMPERATURE = 0.1
 PROCESSES = (1, 2, 4, 8)
 GPUS = (8, 64, 512)
 GPUS_PER_NODE = 8
@@ -40,70 +41,6 @@ GPUS_PER_NODE = 8
 _ENCODER_BYTES = 4 * 25_557_032
 _REPEATS, _STEP_REPEATS = 25, 5
 _PAYLOADS = (4_000, 64_000, 1_000_000, 8_000_000)
-
-
-class Collective(NamedTuple):
-    """A call of a collective.
-
-    Attributes:
-        kind: ``"all_reduce"``, ``"all_gather"`` or ``"reduce_scatter"``.
-        payload: Bytes of the tensor that this rank gives.
-    """
-
-    kind: str
-    payload: int
-
-    def received(self, num_ranks: int) -> float:
-        """Return the bytes that a rank receives with the ring algorithm."""
-        share = self.payload / num_ranks
-        chunks = {"all_reduce": 2 * share, "all_gather": self.payload, "reduce_scatter": share}
-        return (num_ranks - 1) * chunks[self.kind]
-
-    def hops(self, num_ranks: int) -> int:
-        """Return the number of messages one after the other with the ring algorithm."""
-        return (num_ranks - 1) * (2 if self.kind == "all_reduce" else 1)
-
-    def tree_hops(self, num_ranks: int) -> float:
-        """Return the number of messages one after the other with a tree."""
-        return math.log2(num_ranks) * (2 if self.kind == "all_reduce" else 1)
-
-
-@contextlib.contextmanager
-def record_collectives() -> Iterator[list[Collective]]:
-    """Record the calls of the collectives of torch.distributed within a block."""
-    found: list[Collective] = []
-    # Name of the function, kind, and position of the tensor that the rank gives.
-    functions = (
-        ("all_reduce", "all_reduce", 0),
-        ("all_gather_into_tensor", "all_gather", 1),
-        ("reduce_scatter_tensor", "reduce_scatter", 1),
-    )
-    refused = ("all_gather", "all_to_all_single", "broadcast", "batch_isend_irecv")
-    with contextlib.ExitStack() as stack:
-        for name, kind, position in functions:
-            original = getattr(dist, name)
-
-            def recorded(
-                *tensors: Tensor,
-                kind: str = kind,
-                position: int = position,
-                original: Callable[..., Any] = original,
-                **options: Any,
-            ) -> Any:
-                given = tensors[position]
-                found.append(Collective(kind, given.numel() * given.element_size()))
-                return original(*tensors, **options)
-
-            setattr(dist, name, recorded)
-            stack.callback(setattr, dist, name, original)
-        for name in refused:
-            stack.callback(setattr, dist, name, getattr(dist, name))
-            setattr(dist, name, _refuse)
-        yield found
-
-
-def _refuse(*_: object, **__: object) -> None:
-    raise NotImplementedError("the benchmark must know how to count a collective that is called")
 
 
 class _GatherRows(torch.autograd.Function):
@@ -126,15 +63,19 @@ class _GatherRows(torch.autograd.Function):
 
 
 def _gathered_nonl(features: Tensor, prototypes: Tensor, labels: Tensor, group: Any) -> Tensor:
-    """NONL of the batch of all ranks, computed by every rank from all features."""
+    """NONL of the samples of this rank against the features of all ranks, by plain code."""
     all_features: Tensor = _GatherRows.apply(features, group)
     all_labels: Tensor = _GatherRows.apply(labels, group)
-    return nonl_loss(all_features, prototypes, all_labels)
+    classes, column = labels.unique(return_inverse=True)
+    logits = F.normalize(all_features) @ F.normalize(prototypes[classes]).T / TEMPERATURE
+    log_sums = logits.masked_fill(all_labels[:, None] == classes, -torch.inf).logsumexp(0)
+    own = logits[dist.get_rank(group) * len(labels) :][: len(labels)]
+    return (log_sums[column] - own.gather(1, column[:, None]).squeeze(1)).mean()
 
 
 METHODS: dict[str, Callable[[Tensor, Tensor, Tensor, Any], Tensor]] = {
-    "ntce": lambda z, w, y, group: ntce_loss(z, w, y, group=group),
-    "nonl": lambda z, w, y, group: nonl_loss(z, w, y, group=group),
+    "ntce": lambda z, w, y, group: ntce_loss(z, w, y, temperature=TEMPERATURE, group=group),
+    "nonl": lambda z, w, y, group: nonl_loss(z, w, y, temperature=TEMPERATURE, group=group),
     "gather": _gathered_nonl,
 }
 
@@ -211,7 +152,6 @@ def _work(rank: int, num_ranks: int, store: str, options: argparse.Namespace, re
             "collectives": [list(call) for call in found],
             "payload_bytes": sum(call.payload for call in found),
             "received_bytes": round(sum(call.received(num_ranks) for call in found)),
-            "hops": sum(call.hops(num_ranks) for call in found),
             "exchange_seconds": _least_seconds(_replay(found, group), group, _REPEATS),
             "step_seconds": _least_seconds(step, group, _STEP_REPEATS),
         }
@@ -221,7 +161,8 @@ def _work(rank: int, num_ranks: int, store: str, options: argparse.Namespace, re
             call = Collective(kind, payload)
             points.append([*call, _least_seconds(_replay([call], group), group, _REPEATS)])
     if rank == 0:
-        results.put({"cases": cases, "points": points})
+        cost = fit(points, num_ranks) if num_ranks > 1 else None
+        results.put({"cases": cases, "points": points, "fit": cost})
     dist.barrier()
     dist.destroy_process_group()
 
@@ -250,22 +191,22 @@ def measure(num_ranks: int, options: argparse.Namespace) -> dict[str, Any]:
     return record
 
 
-def fit(runs: dict[str, Any]) -> dict[str, float]:
-    """Fit a · hops + b · bytes to the times of collectives, with equal relative weights.
+def fit(points: Sequence[Sequence[Any]], num_ranks: int) -> dict[str, float]:
+    """Fit a + b · bytes to the times of collectives, with equal relative weights.
 
     Args:
-        runs: Records of :func:`measure` by the number of processes.
+        points: Kind, payload and seconds of each collective.
+        num_ranks: Number of processes.
     """
-    rows = []
-    for ranks, run in runs.items():
-        for kind, payload, seconds in run["points"] if int(ranks) > 1 else ():
-            call, size = Collective(kind, payload), int(ranks)
-            rows.append((call.hops(size) / seconds, call.received(size) / seconds))
+    rows = [
+        (1 / seconds, Collective(kind, payload).received(num_ranks) / seconds)
+        for kind, payload, seconds in points
+    ]
     matrix = torch.tensor(rows, dtype=torch.float64)
     solution = torch.linalg.lstsq(matrix, torch.ones(len(rows), 1, dtype=torch.float64)).solution
     errors = (matrix @ solution - 1).abs()
     return {
-        "seconds_per_hop": float(solution[0]),
+        "seconds": float(solution[0]),
         "seconds_per_byte": float(solution[1]),
         "median_relative_error": float(errors.median()),
         "points": len(rows),
@@ -285,9 +226,9 @@ def predict(collectives: Sequence[Collective], num_gpus: int, assumed: dict[str,
     """
     link = "node" if num_gpus <= GPUS_PER_NODE else "network"
     received = sum(call.received(num_gpus) for call in collectives)
-    hops = sum(call.tree_hops(num_gpus) for call in collectives)
+    messages = sum(call.messages(num_gpus) for call in collectives)
     bandwidth, latency = assumed[f"{link}_gb_per_s"] * 1e9, assumed[f"{link}_latency_us"] * 1e-6
-    return hops * latency + received / bandwidth
+    return messages * latency + received / bandwidth
 
 
 def _predictions(largest: dict[str, Any], assumed: dict[str, float]) -> list[dict[str, Any]]:
@@ -354,6 +295,34 @@ def model_table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def source(record: dict[str, Any]) -> str:
+    """Return the line beneath the table of measurements."""
+    machine = record["machine"]
+    costs = [
+        f"{ranks} processes {1e3 * run['fit']['seconds']:.2g} ms + "
+        f"{1e9 * run['fit']['seconds_per_byte']:.2g} ns per byte "
+        f"(median error {run['fit']['median_relative_error']:.0%})"
+        for ranks, run in record["runs"].items()
+        if run["fit"] is not None
+    ]
+    return (
+        f"{machine['cpu']}, {record['cores']} cores for all processes, torch {machine['torch']}, "
+        f"gloo; times are the least of {_REPEATS} (of {_STEP_REPEATS} for the step). One "
+        f"collective costs: {', '.join(costs)}. Commit {record['commit']}."
+    )
+
+
+def model_source(record: dict[str, Any]) -> str:
+    """Return the line beneath the predictions: what they assume."""
+    assumed = record["assumed"]
+    return (
+        f"Assumed, not measured: {assumed['node_gb_per_s']:g} GB/s per GPU and "
+        f"{assumed['node_latency_us']:g} µs per message within a node of {GPUS_PER_NODE}, "
+        f"{assumed['network_gb_per_s']:g} GB/s and {assumed['network_latency_us']:g} µs between "
+        "nodes."
+    )
+
+
 def _size(num_bytes: float) -> str:
     if num_bytes < 1e6:
         return f"{num_bytes / 1e3:.0f} kB"
@@ -382,8 +351,8 @@ def main() -> None:
     names = ("node_gb_per_s", "network_gb_per_s", "node_latency_us", "network_latency_us")
     assumed = {name: getattr(options, name) for name in names}
     shape = {name: getattr(options, name) for name in ("samples", "classes", "dim")}
-    record = {"shape": shape, "runs": runs, "fit": fit(runs)}
-    print(table(record), json.dumps(record["fit"]), sep="\n")
+    record = {"shape": shape, "cores": len(os.sched_getaffinity(0)), "runs": runs}
+    print(table(record))
     usual = {"samples": SAMPLES, "classes": CLASSES, "dim": DIM}
     if shape == usual and tuple(options.processes) == PROCESSES:
         record["assumed"] = assumed
