@@ -134,7 +134,7 @@ KEYS = [
     (name, key)
     for name, entry in LOSSES.items()
     for key in entry.settings.model_fields
-    if key != "name"
+    if key not in ("name", "shard_prototypes")  # It has an effect on several processes only.
 ]
 
 
