@@ -27,6 +27,7 @@ from support.group_training import (
     run_digits,
     run_digits_without_disk,
     train_five_steps,
+    train_with_overflow,
     use_group_of_others,
 )
 from support.processes import Processes, gloo_processes
@@ -64,6 +65,20 @@ def test_a_checkpoint_of_four_processes_continues_on_one_and_two(processes: Proc
     results.append(train_five_steps(None, "nonl", None, resume=resume))
     assert [len(losses) for _, losses, _ in results] == [3, 3, 3]
     _assert_same(expected, results)
+
+
+def test_an_overflow_is_one_on_all_processes_and_random_numbers_are_their_own(
+    processes: Processes,
+) -> None:
+    expected, scale, expected_draws = train_with_overflow(None)
+    assert scale == 2.0**15
+    results = processes.run(train_with_overflow, [()] * 3)
+    for weights, own_scale, _ in results:
+        torch.testing.assert_close(weights, expected, rtol=1e-10, atol=1e-10)
+        assert own_scale == scale
+    draws = [draws for *_, draws in results]
+    assert draws[0] == expected_draws
+    assert len({number for numbers in draws for number in numbers}) == 9
 
 
 def test_a_batch_has_a_sample_for_each_process(processes: Processes) -> None:

@@ -135,6 +135,35 @@ def train_five_steps(
     return weights, [report.loss for report in reports], checkpoint
 
 
+class _Disturbed(nn.Module):
+    """Draws a random number in each pass; the second gradient may overflow."""
+
+    def __init__(self, *, overflows: bool) -> None:
+        super().__init__()
+        self.overflows, self.draws = overflows, list[float]()
+
+    def forward(self, features: Tensor) -> Tensor:
+        self.draws.append(float(torch.rand(())))
+        if self.overflows and len(self.draws) == 2:
+            features.register_hook(lambda gradient: gradient * torch.inf)
+        return features
+
+
+def train_with_overflow(group: Any) -> tuple[dict[str, Tensor], float, list[float]]:
+    """Weights and loss scale of float16 after an overflow on the last process, and its draws."""
+    world = World()
+    if group is not None:
+        rank, size = dist.get_rank(group), dist.get_world_size(group)
+        world = World(rank, size, group=group, control=group)
+    objective = create_objective("nonl", group)
+    disturbed = _Disturbed(overflows=world.rank == world.size - 1)
+    objective.encoder = nn.Sequential(objective.encoder, disturbed)
+    config = TrainConfig(Schedule(0.3, 3), BATCH_SIZE, precision="fp16")
+    *_, last = train(objective, create_loader("nonl"), config, world=world)
+    weights, state = last.checkpoint()
+    return weights, state["loss_scale"]["scale"], disturbed.draws
+
+
 def run_digits(
     group: Any, folder: str, settings: list[str], start: Literal["fresh", "resume"] = "fresh"
 ) -> list[int]:
