@@ -134,8 +134,9 @@ def test_a_process_reads_its_part_of_each_batch(files: ImageFiles) -> None:
 
 
 def test_processes_read_evaluation_batches_in_turn(files: ImageFiles) -> None:
-    whole = list(folder_loader(files).evaluation_batches(4))
+    whole: list[tuple[Tensor, ...]] = list(folder_loader(files).evaluation_batches(4))
     assert len(whole) == 3
+    own: list[tuple[Tensor, ...]]
     for count in (2, 3):
         for rank in range(count):
             own = list(folder_loader(files).evaluation_batches(4, shard=(rank, count)))

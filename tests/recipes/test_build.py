@@ -80,7 +80,7 @@ def test_auto_compiles_on_a_gpu_only() -> None:
     assert build.create_train_config(eager, device="cuda").compile is False
 
 
-PROTOTYPE_LOSSES = {
+PROTOTYPE_LOSSES: dict[str, Any] = {
     "normface": losses.normface_loss,
     "ntce": losses.ntce_loss,
     "nonl": losses.nonl_loss,
