@@ -156,6 +156,15 @@ def table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def source(record: dict[str, Any]) -> str:
+    """Return the line beneath the table: machine, and the memory of the dataset."""
+    machine = record["machine"]
+    return (
+        f"{machine['gpu']}, torch {machine['torch']}, not compiled; memory without the "
+        f"{record['dataset_gib']:.1f} GiB of the images; commit {record['commit']}."
+    )
+
+
 def main() -> None:
     """Measure all steps, print them and write ``results/large_batches-gpu.json``."""
     parser = argparse.ArgumentParser(

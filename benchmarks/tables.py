@@ -15,11 +15,14 @@ import benefits_tables
 import corruptions
 import embeddings
 import finetuning
+import large_batches
 import logistic_regression
 import losses
 import metrics
+import negatives
 import prototypes
 import runs
+import scaling
 import training
 import whitening
 
@@ -28,10 +31,14 @@ DOCUMENTS = (ROOT / "README.md", ROOT / "docs/benchmarks.md")
 _MARKED = re.compile(r"<!-- table: (?P<name>\S+) -->\n.*?<!-- end -->", flags=re.DOTALL)
 
 
-def _of_record(name: str, table: Callable[[dict[str, Any]], str]) -> Callable[[], tuple[str, str]]:
+def _of_record(
+    name: str,
+    table: Callable[[dict[str, Any]], str],
+    source: Callable[[dict[str, Any]], str] | None = None,
+) -> Callable[[], tuple[str, str]]:
     def make() -> tuple[str, str]:
         record = json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())
-        return table(record), _source(record)
+        return table(record), (source or _source)(record)
 
     return make
 
@@ -54,11 +61,15 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "finetuning": _of_record("finetuning-gpu", finetuning.table),
     "frozen": _of_record("frozen_features", finetuning.frozen_table),
     "logistic": _of_record("logistic_regression-gpu", logistic_regression.table),
+    "large-batches": _of_record("large_batches-gpu", large_batches.table, large_batches.source),
     "losses": _of_record("losses", losses.table),
     "metrics": _of_record("metrics", metrics.table),
     "mixup": lambda: (runs.mixup_table(), runs.mixup_source()),
     "mixing": _of_record("mixing-gpu", training.table),
+    "negatives": _of_record("negatives", negatives.table, negatives.source),
     "prototypes": _of_record("prototypes", prototypes.table),
+    "scaling": _of_record("scaling", scaling.table, scaling.source),
+    "scaling-model": _of_record("scaling", scaling.model_table, scaling.model_source),
     "training": _of_record("training-gpu", training.table),
     "whitening": _of_record("whitening", whitening.table),
     "shrinkage": _of_record("whitening", whitening.shrinkage_table),
@@ -68,12 +79,17 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
 def fill(text: str) -> str:
     """Return the text with every marked table made from the committed results.
 
+    What stands in the place of a table whose results are not there yet is left alone.
+
     Raises:
         KeyError: A marker names no table.
     """
 
     def replace(match: re.Match[str]) -> str:
-        table, source = TABLES[match["name"]]()
+        try:
+            table, source = TABLES[match["name"]]()
+        except FileNotFoundError:
+            return match[0]
         return f"<!-- table: {match['name']} -->\n{table}\n\n{source}\n<!-- end -->"
 
     return _MARKED.sub(replace, text)
