@@ -283,13 +283,17 @@ def source(record: dict[str, Any]) -> str:
     }
     versions = machine["versions"]
     parts = [f"{machine['device']}, torch {versions['torch']}, several runs at a time on the GPU"]
-    parts += [
-        f"{loss.upper()}: cosine of the gradients with local negatives and with those of the batch "
-        f"{value['features_before']:.2f} for features and {value['parameters_before']:.2f} for "
-        f"parameters before training, {value['features_after']:.2f} and "
-        f"{value['parameters_after']:.2f} after it"
-        for loss, value in cosines.items()
-    ]
+    for loss, value in cosines.items():
+        cells = [
+            f"{value[f'{kind}_before']:.2f} before training and {value[f'{kind}_after']:.2f} after "
+            f"it for {kind}"
+            for kind in ("features", "parameters")
+            if f"{kind}_before" in value
+        ]
+        parts.append(
+            f"{loss.upper()}: cosine of the gradients with local negatives and with those of the "
+            f"batch {', '.join(cells)}"
+        )
     return "; ".join([*parts, f"commit {record['commit']}."])
 
 
