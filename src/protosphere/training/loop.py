@@ -114,10 +114,10 @@ def train(
     steps_per_epoch = num_batches(len(loader), config.batch_size)
     losses = torch.zeros(steps_per_epoch, device=loader.device)
     broadcast_state(objective, world.group)
-    is_divided = config.fsdp and world.group is not None
-    if is_divided and world.group is not None:
+    fsdp_group = world.group if config.fsdp else None
+    if fsdp_group is not None:
         check_fsdp(objective, config)
-        shard_encoder(objective.encoder, world.group, device=loader.device)
+        shard_encoder(objective.encoder, fsdp_group, device=loader.device)
     take_step = _create_step(objective, loader, config, world)
     first_step = 0
     if resume is not None:
@@ -154,7 +154,7 @@ def train(
                 weights, state = gather_checkpoint(
                     objective.state_dict(), take_step.state_dict(), find_shards(objective)
                 )
-                if is_divided:
+                if fsdp_group is not None:
                     weights, state = gather_state([weights, state], keep=world.is_first) or ({}, {})
                 return weights, state | {
                     "losses": losses_so_far.cpu(),
