@@ -12,7 +12,10 @@ from protosphere.losses import QueuedFeatures
 from protosphere.recipes.loading import load_run
 from protosphere.recipes.queues import QueueSettings
 from protosphere.runs.checkpoints import load_checkpoint
+from support import group_cases
+from support.group_cases import exchanged_bytes
 from support.group_training import run_digits
+from support.losses import TABLE
 from support.processes import Processes, gloo_processes
 from support.queue_cases import MODULES, Case, compute, refuse, train_steps
 from support.short_runs import few_digits
@@ -78,6 +81,21 @@ def test_world_size_does_not_matter(processes: Processes, world_size: int) -> No
         prototypes = torch.stack([rank[2] for rank in got]).sum(0) / scale
         for result, wanted in zip((value, features, prototypes), expected, strict=True):
             torch.testing.assert_close(result, wanted, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["NTCE", "NONL, negatives=samples"])
+def test_the_queue_of_column_losses_does_not_travel(processes: Processes, name: str) -> None:
+    """As many bytes as without a queue."""
+    index = [row.name for row in TABLE].index(name)
+    _, features, prototypes, labels, queue, _ = _case(name, 4)
+    totals = [
+        processes.run(
+            exchanged_bytes,
+            [(group_cases.Case(index, features, prototypes, labels, settings=settings),)] * 2,
+        )
+        for settings in ({"queue": queue}, {})
+    ]
+    assert totals[0] == totals[1]
 
 
 def _assert_close(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
