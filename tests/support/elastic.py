@@ -32,7 +32,9 @@ def run_elastic(options: list[str], arguments: list[str], output: Path, *, kille
     launcher.start()
     launcher.join(timeout=_TIMEOUT)
     if launcher.is_alive():
-        launcher.terminate()  # It ends its workers.
+        launcher.terminate()  # It ends its workers, with SIGKILL after 30 seconds.
+        launcher.join(timeout=60)
+        launcher.kill()
         launcher.join()
     assert launcher.exitcode is not None
     return launcher.exitcode
