@@ -102,7 +102,8 @@ def test_an_empty_queue_changes_no_bit(name: str, form: str) -> None:
     features, prototypes, labels, queue = _batch()
     nothing = queue._replace(kept=torch.zeros(7, dtype=torch.bool))
     results = []
-    for given_queue in (None, nothing, QueuedFeatures(*(tensor[:0] for tensor in queue))):
+    empty = QueuedFeatures(queue.features[:0], queue.labels[:0], queue.kept[:0])
+    for given_queue in (None, nothing, empty):
         x, w = features.clone().requires_grad_(), prototypes.clone().requires_grad_()
         value = _call(name, x, w, labels, queue=given_queue, form=form)
         results.append((value, *torch.autograd.grad(value, (x, w), allow_unused=True)))
@@ -171,7 +172,7 @@ def test_entries_are_those_of_a_list(
     reference = _Reference(size, max_age, start)
     generator = torch.Generator().manual_seed(0)
     for labels in [*batches, []]:
-        features, got_labels, kept = queue.read()
+        features, got_labels, kept = queue.read()[:3]
         got = sorted(zip(features[kept].tolist(), got_labels[kept].tolist(), strict=True))
         for (feature, label), (want, of_want) in zip(got, sorted(reference.read()), strict=True):
             assert label == of_want
@@ -184,7 +185,7 @@ def test_entries_are_those_of_a_list(
 def test_features_that_are_not_finite_are_no_keys() -> None:
     queue = FeatureQueue(4, 2)
     queue.add(torch.tensor([[1.0, torch.inf], [torch.nan, 1.0], [0.0, 2.0]]), torch.arange(3))
-    features, labels, kept = queue.read()
+    features, labels, kept = queue.read()[:3]
     assert labels[kept].tolist() == [2]
     assert torch.isfinite(features).all()
 

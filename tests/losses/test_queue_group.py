@@ -52,7 +52,7 @@ def _split(case: Case, world_size: int) -> list[Case]:
     # SCL has the whole queue on every rank.
     queues = [queue] * world_size
     if name != "scl":
-        parts = zip(*(tensor.split(entries) for tensor in queue), strict=True)
+        parts = zip(*(tensor.split(entries) for tensor in queue[:3]), strict=True)
         queues = [QueuedFeatures(*part) for part in parts]
     return [
         (name, x, prototypes, y, part, settings)
