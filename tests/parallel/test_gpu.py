@@ -110,10 +110,12 @@ def test_collectives_of_one_process_change_nothing(one: Processes) -> None:
     for name, (value, gradient) in results.items():
         _close(value, torch.zeros_like(rows) if name == "gradient of sum" else rows)
         _close(gradient, torch.zeros_like(rows) if name == "max" else weights)
-    ((numbers, weight, gradient, decision),) = one.run(exchange_state, [(DEVICE,)])
-    assert numbers == [[0, 7]]
-    assert weight.tolist() == gradient.tolist() == [[1.0, 1.0]]
-    assert decision
+    (exchanged,) = one.run(exchange_state, [(DEVICE,)])
+    assert exchanged.numbers == [[0, 7]]
+    assert exchanged.weight.tolist() == exchanged.gradient.tolist() == [[1.0, 1.0]]
+    assert exchanged.shards.tolist() == [0, 1, 2]
+    assert exchanged.rows.tolist() == [0]
+    assert exchanged.decision
 
 
 def test_collectives_of_two_processes(two: Processes) -> None:
@@ -132,11 +134,13 @@ def test_collectives_of_two_processes(two: Processes) -> None:
             value, gradient = result[name]
             _close(value, rows[order].flatten(0, 1))
             _close(gradient, weights[rank, :3] + weights[1 - rank, 3:])
-    for numbers, weight, gradient, decision in two.run(exchange_state, [(DEVICE,)] * 2):
-        assert numbers == [[0, 7], [1, 7]]
-        assert weight.tolist() == [[1.0, 1.0]]
-        assert gradient.tolist() == [[1.5, 1.5]]
-        assert decision
+    for rank, exchanged in enumerate(two.run(exchange_state, [(DEVICE,)] * 2)):
+        assert exchanged.numbers == [[0, 7], [1, 7]]
+        assert exchanged.weight.tolist() == [[1.0, 1.0]]
+        assert exchanged.gradient.tolist() == [[1.5, 1.5]]
+        assert exchanged.shards.tolist() == [0, 1, 2]
+        assert exchanged.rows.tolist() == [rank, 10 + rank]
+        assert exchanged.decision
 
 
 def test_losses_over_one_process_are_those_without_a_group(one: Processes) -> None:
@@ -210,7 +214,7 @@ def test_fsdp_has_the_weights_of_one_process(one: Processes, two: Processes) -> 
 def test_training_over_nccl_is_training_without_a_group(one: Processes, tmp_path: Path) -> None:
     """A recipe with random augmentation in float32, not compiled and compiled."""
     runs = {
-        name: one.run(run_digits, [(DEVICE, use_group, str(tmp_path / name), settings)])[0]
+        name: one.run(run_digits, [(DEVICE, use_group, str(tmp_path / name), settings)])[0][0]
         for name, use_group, settings in (
             ("alone", False, [*SETTINGS, "training.compile=false"]),
             ("over NCCL", True, [*SETTINGS, "training.compile=false"]),
@@ -219,3 +223,17 @@ def test_training_over_nccl_is_training_without_a_group(one: Processes, tmp_path
     }
     _assert_weights(runs["over NCCL"], runs["alone"], rtol=1e-3, atol=1e-4)
     _assert_weights(runs["compiled"], runs["alone"], rtol=2e-2, atol=5e-3)
+
+
+def test_a_recipe_on_two_processes_is_that_of_one(
+    one: Processes, two: Processes, tmp_path: Path
+) -> None:
+    """Two steps and an evaluation in float32, with batch norm and without random augmentation."""
+    settings = [*SETTINGS, "training.batch_size=512", "augmentation.crop=null"]
+    settings.append("training.compile=false")
+    ((expected, metrics),) = one.run(run_digits, [(DEVICE, False, str(tmp_path / "one"), settings)])
+    arguments = (DEVICE, True, str(tmp_path / "two"), settings)
+    (weights, got), (_, others) = two.run(run_digits, [arguments] * 2)
+    _assert_weights(weights, expected, rtol=1e-3, atol=1e-4)
+    assert got == others
+    assert got == pytest.approx(metrics, rel=1e-2, abs=1e-3)

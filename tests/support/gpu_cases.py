@@ -4,17 +4,18 @@ Inputs and results are on the CPU, since processes cannot pass on what is on the
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from protosphere.data.loaders import FeatureLoader
 from protosphere.losses import MixedLabels
-from protosphere.parallel import gather_numbers, row_counts, with_gradient_of_sum
+from protosphere.parallel import Shards, gather_numbers, row_counts, with_gradient_of_sum
 from protosphere.parallel.collectives import _Gather
 from protosphere.parallel.gradients import GradientAverage, broadcast_state
 from protosphere.parallel.launch import World
+from protosphere.parallel.rows import exchange_rows
 from protosphere.training import SGD, Schedule, TrainConfig, train
 from support.fsdp_training import Run, train_together
 from support.group_cases import COLLECTIVES, Case, Outcome, compute
@@ -82,19 +83,43 @@ def run_collectives(
     return results
 
 
-def exchange_state(world: World, device: str) -> tuple[list[list[int]], Tensor, Tensor, bool]:
-    """Numbers of all ranks, a broadcast weight, an averaged gradient and a common decision."""
+class Exchanged(NamedTuple):
+    """What the processes have told each other."""
+
+    numbers: list[list[int]]
+    weight: Tensor
+    gradient: Tensor
+    shards: Tensor
+    rows: Tensor
+    decision: bool
+
+
+def exchange_state(world: World, device: str) -> Exchanged:
+    """Numbers, a broadcast weight, an averaged gradient, shards, rows, and a common decision."""
     assert world.group is not None
     numbers = gather_numbers(
         [world.rank, torch.tensor(7, device=device)], world.group, device=torch.device(device)
     )
-    layer = nn.Linear(2, 1).to(device)
+    layer = nn.Linear(2, 1, bias=False).to(device)
     nn.init.constant_(layer.weight, 1.0 + world.rank)
     broadcast_state(layer, world.group)
-    layer.weight.grad = torch.full_like(layer.weight, 1.0 + world.rank)
-    GradientAverage(list(layer.parameters()), world.group)()
-    assert layer.bias.grad is None
-    return numbers, layer.weight.detach().cpu(), layer.weight.grad.cpu(), world.any(world.is_first)
+    average = GradientAverage(list(layer.parameters()), world.group)
+    (layer.weight.sum() * (1.0 + world.rank)).backward()
+    average()
+    assert layer.weight.grad is not None
+    layout = Shards.divide(3, world.group)
+    own = torch.arange(3.0, device=device)[layout.own]
+    # Row r of each rank is for rank r.
+    destinations = torch.arange(world.size, device=device)
+    rows = exchange_rows(10.0 * world.rank + destinations, destinations, world.group)
+    return Exchanged(
+        numbers,
+        layer.weight.detach().cpu(),
+        layer.weight.grad.cpu(),
+        layout.gather(own).cpu(),
+        rows.cpu(),
+        world.any(world.is_first),
+    )
 
 
 def train_with_batch_norm(
@@ -134,8 +159,8 @@ def train_with_batch_norm(
 
 def run_digits(
     world: World, device: str, use_group: bool, folder: str, settings: list[str]
-) -> dict[str, Tensor]:
-    """Run a recipe, and return its weights and their averages."""
+) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Run a recipe, and return its weights with their averages, and its metrics."""
     from torch._inductor import config as inductor
 
     from protosphere.recipes.build import load_dataset
@@ -156,10 +181,12 @@ def run_digits(
         )
         *_, last = events
     assert last.metrics is not None
+    if use_group and not world.is_first:
+        return {}, last.metrics
     checkpoint = load_checkpoint(RunFolder(folder).checkpoints)
     assert checkpoint is not None
     averages = {f"average of {k}": v for k, v in checkpoint.state["ema"].items()}
-    return checkpoint.weights | averages
+    return checkpoint.weights | averages, last.metrics
 
 
 def backend(world: World) -> str:
