@@ -1,15 +1,18 @@
 """Sweeps end to end on digits: resumed as if undisturbed, failures, pruning, storages."""
 
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from optuna.exceptions import StorageInternalError
 
+from protosphere.data.datasets import DataError
 from protosphere.recipes.loading import read_recipe
-from protosphere.runs import RunFolder
+from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import has_checkpoint
 from protosphere.runs.metadata import DataMetadata
 from protosphere.runs.sweeps import SweepRecord, read_sweep
@@ -17,7 +20,7 @@ from protosphere.storage import StorageError
 from protosphere.studies.sweep import SweepProgress, run_sweep
 from protosphere.studies.sweep_settings import SweepError
 from protosphere.studies.sweep_storage import SweepStudy
-from support.sweeps import quick_recipe, sweep
+from support.sweeps import digits_file, quick_recipe, sweep
 
 # After five trials TPE has learned, and the sixth may be pruned.
 OVER = ("optimizer.lr=log:0.001..0.3", "optimizer.momentum=0.5..0.95", "loss.temperature=0.1,0.3")
@@ -308,6 +311,29 @@ def test_the_storage_of_another_sweep_is_refused(tmp_path: Path) -> None:
         arguments: dict[str, Any] = {"recipe": recipe, "over": over, "out": out, **changes}
         with pytest.raises(SweepError, match=f"sweep holds another sweep: .*{message}"):
             run_sweep(**arguments)
+
+
+@pytest.mark.bad_input
+def test_other_images_and_a_damaged_trial_end_the_sweep(tmp_path: Path) -> None:
+    """They are no fault of the settings: nothing is recorded as failed."""
+    over, out = "optimizer.lr=0.1,0.2", tmp_path / "sweep"
+    steps = iter(range(1000))
+    sweep(out, over, should_stop=lambda: next(steps) >= 2)
+    with np.load(digits_file()) as digits:
+        changed = dict(digits)
+    changed["x_train"][0] = 0
+    np.savez(tmp_path / "changed.npz", **changed)
+    with pytest.raises(SweepError, match="training images must be those that the sweep was"):
+        sweep(out, over, recipe=quick_recipe(f"data.path={tmp_path / 'changed.npz'}"))
+    with pytest.raises(DataError, match=r"none\.npz"):
+        sweep(out, over, recipe=quick_recipe(f"data.path={tmp_path / 'none.npz'}"))
+    (state,) = out.glob("trials/0000/checkpoints/*/state.pt")
+    state.write_bytes(b"damaged")
+    with pytest.raises(RunFolderError, match="damaged"):
+        sweep(out, over)
+    assert [trial.state for trial in read_sweep(out).trials] == ["running"]
+    shutil.rmtree(out / "trials/0000")
+    assert [trial.state for trial in sweep(out, over).trials] == ["complete"] * 2
 
 
 @pytest.mark.bad_input

@@ -18,7 +18,7 @@ from protosphere.recipes.build import load_dataset
 from protosphere.recipes.monitor import find_best, is_patience_exhausted
 from protosphere.recipes.runner import run_recipe
 from protosphere.recipes.schema import Recipe, recipe_from_yaml
-from protosphere.runs import RunFolder
+from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import last_step
 from protosphere.runs.sweeps import SweepRecord, SweepTrial
 from protosphere.storage.errors import StorageError
@@ -44,7 +44,7 @@ _RECORDED = (*get_args(Metric), "train_accuracy")
 # The compiler keeps eight versions of a function; each trial of another form adds one.
 _MAX_COMPILED_FORMS = 4
 _MAX_ERROR = 300
-_NUM_VALIDATION = "num_validation"
+_DATA = "data"
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,7 @@ def run_sweep(
         SweepError: The arguments are not valid, or folder or storage belong to another sweep.
         RecipeError: The recipe has no such key, or refuses a value.
         DataError: The data are missing or not valid.
+        RunFolderError: The run folder of an interrupted trial is damaged, or in use.
         StorageError: A file could not be written.
     """
     plan = create_plan(
@@ -163,6 +164,7 @@ class _Sweep:
         self.device, self.download = device, download
         self.should_stop, self.on_progress = should_stop, report
         self.recipe = recipe_from_yaml(plan.recipe)
+        self._is_checked = False
         self._data: tuple[str, ImageDataset] | None = None
         self._compiled: set[str] = set()
 
@@ -183,15 +185,15 @@ class _Sweep:
 
     def _next_trial(self) -> tuple[Trial, IO[str]] | None:
         """Return an interrupted trial or a new one, claimed for this process."""
+        is_full = self.study.num_trials >= self.plan.num_trials
+        if is_full and not self.study.interrupted(self.folder.identity):
+            return None
+        self._check_data()
         with self.folder.lock():
             for number in self.study.interrupted(self.folder.identity):
                 claim = self.folder.claim(number)
                 if claim is not None:
                     return self.study.continue_trial(number), claim
-        if self.study.num_trials >= self.plan.num_trials:
-            return None
-        self._load(self.recipe)  # What is wrong with the data is wrong for every trial.
-        with self.folder.lock():
             if self.study.num_trials >= self.plan.num_trials:
                 return None
             unknown = self.folder.run_folder(self.study.num_trials)
@@ -204,6 +206,19 @@ class _Sweep:
             assert claim is not None
             return trial, claim
 
+    def _check_data(self) -> None:
+        """Load the data of the recipe once: what is wrong with them is no fault of a trial."""
+        if self._is_checked:
+            return
+        dataset = self._load(self.recipe)
+        data = {"train": dataset.train.fingerprint(), "num_validation": len(dataset.test)}
+        stored = self.study.attributes.get(_DATA)
+        if stored is None:
+            self.study.set_attribute(_DATA, data)
+        elif stored != data:
+            raise SweepError("the training images must be those that the sweep was started with")
+        self._is_checked = True
+
     def _load(self, recipe: Recipe) -> ImageDataset:
         """Load the data of a trial, or return those of the last one if they are the same."""
         key = json.dumps([recipe.data.model_dump(mode="json"), recipe.seed])
@@ -211,8 +226,6 @@ class _Sweep:
             self._data = None  # Two datasets may not fit into memory.
             dataset = load_dataset(recipe, download=self.download, split="validation")
             self._data = key, dataset
-        if _NUM_VALIDATION not in self.study.attributes:
-            self.study.set_attribute(_NUM_VALIDATION, len(self._data[1].test))
         return self._data[1]
 
     def _run_trial(self, trial: Trial) -> bool:
@@ -226,8 +239,8 @@ class _Sweep:
                 except StopIteration as end:
                     outcome: _Outcome | None = end.value
                     break
-                except (StorageError, StorageInternalError):
-                    raise  # A full disk is not a fault of the settings.
+                except (StorageError, StorageInternalError, RunFolderError):
+                    raise  # A full disk or a damaged folder is no fault of the settings.
                 except Exception as error:
                     outcome = _Outcome(error=_describe(error))
                     break
@@ -327,15 +340,16 @@ class _Sweep:
 
     def record(self) -> SweepRecord:
         """Return the record of the sweep so far."""
-        num_validation = self.study.attributes.get(_NUM_VALIDATION)
+        num_validation = self.study.attributes.get(_DATA, {}).get("num_validation")
         return replace(self.plan, num_validation=num_validation, trials=self.study.trials())
 
     def write(self) -> SweepRecord:
         """Write the record and the best recipe, and return the record."""
-        record = self.record()
-        best = record.best
-        recipe = None if best is None else final_recipe(trial_recipe(self.recipe, best.settings))
-        self.folder.write(record, None if recipe is None else recipe.to_yaml())
+        with self.folder.lock():  # A record that is older must not replace a newer one.
+            record = self.record()
+            best = record.best
+            recipe = None if best is None else trial_recipe(self.recipe, best.settings)
+            self.folder.write(record, None if recipe is None else final_recipe(recipe).to_yaml())
         return record
 
 

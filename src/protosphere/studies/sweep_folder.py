@@ -101,6 +101,8 @@ class SweepFolder:
     def write(self, record: SweepRecord, best: str | None) -> None:
         """Write the record and the best recipe, and remove the checkpoints of other trials.
 
+        The folder must be locked.
+
         Args:
             record: The record.
             best: The best recipe as YAML, if there is one.
@@ -108,10 +110,9 @@ class SweepFolder:
         Raises:
             StorageError: A file could not be written.
         """
-        with self.lock():
-            write_sweep(self.path, record)
-            if best is not None:
-                write_atomically(self.path / BEST_FILE, best.encode())
+        write_sweep(self.path, record)
+        if best is not None:
+            write_atomically(self.path / BEST_FILE, best.encode())
         for trial in record.trials:
             if trial.state != "running" and trial != record.best:
                 with suppress(OSError):  # A checkpoint too many does no harm.
