@@ -67,7 +67,7 @@ def micro_batch_backward(
     with torch.no_grad():
         for piece in pieces:
             device = piece[0].device
-            states.append(_generator_state(device))
+            states.append(_generator_states(device))
             outputs.append(encode(*piece))
     features = torch.cat([output for output, _ in outputs]).requires_grad_()
     loss = compute_loss(features, _join([targets for _, targets in outputs]))
@@ -75,16 +75,16 @@ def micro_batch_backward(
     if not any(parameter.requires_grad for parameter in encoder.parameters()):
         return loss.detach()
     gradients = torch.zeros_like(features) if features.grad is None else features.grad
-    after = _generator_state(device)
+    after = _generator_states(device)
     with torch.no_grad():
         for buffer, value in zip(encoder.buffers(), buffers, strict=True):
             buffer.copy_(value)
     sizes = [len(output) for output, _ in outputs]
     for piece, state, gradient in zip(pieces, states, gradients.split(sizes), strict=True):
-        _set_generator_state(device, state)
+        _set_generator_states(device, state)
         again, _ = encode(*piece)
         again.backward(gradient)
-    _set_generator_state(device, after)
+    _set_generator_states(device, after)
     return loss.detach()
 
 
@@ -101,16 +101,19 @@ def _join(targets: Sequence[Targets]) -> Targets:
     )
 
 
-def _generator_state(device: torch.device) -> Tensor:
+def _generator_states(device: torch.device) -> list[Tensor]:
+    """The states of the generator of the CPU, which a model may use as well, and of the device."""
+    states = [torch.get_rng_state()]
     if device.type == "cuda":
-        return torch.cuda.get_rng_state(device)
-    return torch.mps.get_rng_state() if device.type == "mps" else torch.get_rng_state()
-
-
-def _set_generator_state(device: torch.device, state: Tensor) -> None:
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
+        states.append(torch.cuda.get_rng_state(device))
     elif device.type == "mps":
-        torch.mps.set_rng_state(state)
-    else:
-        torch.set_rng_state(state)
+        states.append(torch.mps.get_rng_state())
+    return states
+
+
+def _set_generator_states(device: torch.device, states: Sequence[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)
+    elif device.type == "mps":
+        torch.mps.set_rng_state(states[1])
