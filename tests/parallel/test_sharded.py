@@ -1,6 +1,7 @@
 """Losses and heads with prototypes sharded over processes equal those of one process."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from protosphere.classifiers import CosineClassifier
+from protosphere.geometry import simplex_etf
 from protosphere.losses.sharded import sharded_ntce_loss
 from protosphere.parallel import Shards
 from protosphere.recipes.catalog import get_recipe
@@ -16,7 +18,14 @@ from protosphere.recipes.loading import load_run
 from protosphere.recipes.schema import RecipeError, apply_overrides
 from protosphere.runs import RunFolder
 from support.processes import Processes, gloo_processes
-from support.sharded_cases import Case, compute, compute_all, frozen_features, use_head
+from support.sharded_cases import (
+    Case,
+    compute,
+    compute_all,
+    frozen_features,
+    largest_tensor,
+    use_head,
+)
 from support.sharded_training import DIM as DIM_OF_TRAINING
 from support.sharded_training import (
     Training,
@@ -137,6 +146,37 @@ def test_a_frozen_encoder(processes: Processes, loss: str) -> None:
     results = processes.run(frozen_features, [(part,) for part in case.split(SIZES[4])])
     expected = compute(None, case).prototypes / case.upstream
     _assert_close(torch.cat(results), expected)
+
+
+@pytest.mark.parametrize("loss", ["normface", "ntce", "nonl"])
+def test_no_rank_holds_all_prototypes_or_logits(processes: Processes, loss: str) -> None:
+    num_classes = 400
+    case, logits = _case(loss, num_classes), SAMPLES * num_classes // 4
+    assert logits < num_classes * DIM <= largest_tensor(None, case)
+    for numel in processes.run(largest_tensor, [(part,) for part in case.split(SIZES[4])]):
+        assert numel <= logits
+
+
+@pytest.mark.parametrize("loss", ["normface", "ntce", "nonl"])
+def test_gradients_near_collapse_keep_their_digits(processes: Processes, loss: str) -> None:
+    """In float32, against float64 on the same inputs; features may come in half precision."""
+    num_classes, dim = 4, 32
+    frame, labels = simplex_etf(num_classes, dim), torch.arange(SAMPLES) % num_classes
+    generator = torch.Generator().manual_seed(3)
+    noise = torch.randn(SAMPLES, dim, dtype=F64, generator=generator)
+    drift = torch.randn(num_classes, dim, dtype=F64, generator=generator)
+    features, prototypes = frame[labels] + 0.001 * noise, (frame + 0.001 * drift).float()
+    one = torch.ones((), dtype=F64)
+    for dtype, bound in ((torch.float32, 0.01), (torch.bfloat16, 0.02)):
+        case = Case(loss, features.to(dtype), prototypes, labels, one)
+        wide = replace(case, features=case.features.double(), prototypes=prototypes.double())
+        expected = compute(None, wide)
+        narrow = replace(case, upstream=one.float())
+        parts = processes.run(compute, [(part,) for part in narrow.split(SIZES[3])])
+        got = torch.cat([part.features for part in parts]).double() / len(parts)
+        assert (got - expected.features).norm() <= bound * expected.features.norm()
+        gradient = torch.cat([part.prototypes for part in parts]).double()
+        assert (gradient - expected.prototypes).norm() <= bound * expected.prototypes.norm()
 
 
 @world_sizes

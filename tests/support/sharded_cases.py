@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from protosphere.classifiers import ShardedCosineClassifier
 from protosphere.losses import nonl_loss, normface_loss, ntce_loss
@@ -97,6 +99,27 @@ def frozen_features(group: Any, case: Case) -> Tensor:
     value.backward()
     assert w.grad is not None
     return w.grad
+
+
+class _Largest(TorchDispatchMode):
+    """Remembers the number of elements of the largest tensor that an operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = [value for value in tree_leaves(result) if isinstance(value, Tensor)]
+        self.numel = max([self.numel, *(tensor.numel() for tensor in tensors)])
+        return result
+
+
+def largest_tensor(group: Any, case: Case) -> int:
+    """Number of elements of the largest tensor of a loss and its gradients."""
+    with _Largest() as largest:
+        compute(group, case)
+    return largest.numel
 
 
 class HeadOutcome(NamedTuple):
