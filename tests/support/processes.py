@@ -4,7 +4,7 @@ import multiprocessing
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
@@ -68,7 +68,7 @@ def _serve(rank: int, store: str, connection: Connection) -> None:
     dist.destroy_process_group()
 
 
-def forkserver_context() -> ForkServerContext:
+def forkserver_context(*modules: str) -> ForkServerContext:
     """One server imports what takes long, and the processes of this context are copies of it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
@@ -78,15 +78,16 @@ def forkserver_context() -> ForkServerContext:
             "protosphere.recipes.runner",
             "support.group_cases",
             "support.group_training",
+            *modules,
         ]
     )
     return context
 
 
 @contextmanager
-def gloo_processes() -> Iterator[Processes]:
-    """Start the processes and end them on exit."""
-    context = forkserver_context()
+def gloo_processes(*modules: str) -> Iterator[Processes]:
+    """Start the processes, which import these modules once, and end them on exit."""
+    context = forkserver_context(*modules)
     pairs = [context.Pipe() for _ in range(NUM_PROCESSES)]
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
@@ -101,7 +102,8 @@ def gloo_processes() -> Iterator[Processes]:
         try:
             yield Processes([parent for parent, _ in pairs])
             for parent, _ in pairs:
-                parent.send(None)
+                with suppress(BrokenPipeError):  # The process may have ended.
+                    parent.send(None)
             for process in processes:
                 process.join(timeout=10)
         finally:
