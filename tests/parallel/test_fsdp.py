@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[Processes]:
-    with gloo_processes() as running:
+    with gloo_processes("timm", "torch.distributed.fsdp") as running:
         yield running
 
 
