@@ -106,6 +106,7 @@ def jobs() -> list[Job]:
         ("baselines", 42, (GLOBAL, LOCAL, QUEUE)),
         ("sizes", 42, SIZES),
         ("scaled", 42, SCALED),
+        ("rescaled", 42, RESCALED),
         ("start", 42, STARTS),
         ("second-seed", 43, (GLOBAL, QUEUE, *SIZES, *SCALED, *STARTS, LOCAL)),
     )

@@ -35,7 +35,7 @@ def processes() -> Iterator[Processes]:
         yield running
 
 
-def _case(name: str, classes: int, **settings: Any) -> Case:
+def _case(name: str, classes: int, *, rescale: bool = False, **settings: Any) -> Case:
     generator = torch.Generator().manual_seed(3)
     features, prototypes, entries = (
         torch.randn(count, 5, dtype=F64, generator=generator) for count in (9, classes, 14)
@@ -43,7 +43,8 @@ def _case(name: str, classes: int, **settings: Any) -> Case:
     labels, of_queue = (torch.randint(4, (count,), generator=generator) for count in (9, 14))
     labels[2] = -100
     kept = torch.rand(14, generator=generator) < 0.8
-    return name, features, prototypes, labels, QueuedFeatures(entries, of_queue, kept), settings
+    queue = QueuedFeatures(entries, of_queue, kept, rescale)
+    return name, features, prototypes, labels, queue, settings
 
 
 def _split(case: Case, world_size: int) -> list[Case]:
@@ -53,7 +54,7 @@ def _split(case: Case, world_size: int) -> list[Case]:
     queues = [queue] * world_size
     if name != "scl":
         parts = zip(*(tensor.split(entries) for tensor in queue[:3]), strict=True)
-        queues = [QueuedFeatures(*part) for part in parts]
+        queues = [QueuedFeatures(x, y, kept, queue.rescale) for x, y, kept in parts]
     return [
         (name, x, prototypes, y, part, settings)
         for x, y, part in zip(features.split(samples), labels.split(samples), queues, strict=True)
@@ -63,8 +64,9 @@ def _split(case: Case, world_size: int) -> list[Case]:
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_world_size_does_not_matter(processes: Processes, world_size: int) -> None:
     cases = [
-        _case(name, classes, temperature=0.3, reduction=reduction, form=form)
+        _case(name, classes, temperature=0.3, reduction=reduction, form=form, rescale=rescale)
         for name in MODULES
+        for rescale in ((False,) if name == "scl" else (False, True))
         for classes, reduction, form in (
             (4, "mean", "eager"),
             (30, "sum", "chunked"),

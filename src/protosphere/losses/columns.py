@@ -1,6 +1,6 @@
 """The log-sums of NTCE and NONL: over the samples of a column, with a queue, and over a row."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -12,8 +12,8 @@ from protosphere.losses.contrast import add_in_logs
 from protosphere.losses.queue import QueuedFeatures
 from protosphere.losses.soft_losses import LogitsOfFeatures
 from protosphere.losses.soft_targets import SoftTargets
-from protosphere.losses.targets import CompactLabels, Targets, Temperature
-from protosphere.parallel import ProcessGroup
+from protosphere.losses.targets import CompactLabels, Targets, Temperature, loss_dtype
+from protosphere.parallel import ProcessGroup, sum_over
 
 
 def compact_logits(
@@ -53,6 +53,84 @@ def column_sums(
     )
 
 
+class ColumnSums(NamedTuple):
+    """The log-sums of the columns of a batch, and the logits of its positives.
+
+    Attributes:
+        values: For each compact label, the log-sum over the samples of other classes.
+        positive_logits: Logit of each sample with its own prototype.
+        repelled_logits: The same numbers with the gradient of keys; None if it is the same.
+    """
+
+    values: Float[Tensor, "compact"]
+    positive_logits: Float[Tensor, "samples"]
+    repelled_logits: Float[Tensor, "samples"] | None = None
+
+
+def column_sums_with_queue(
+    features: Tensor,
+    prototypes: Tensor,
+    targets: Targets,
+    compact: CompactLabels,
+    positive_logits_from: PositiveLogitsFrom,
+    temperature: Temperature,
+    form: Form,
+    *,
+    exclude: Literal["none", "own_class"],
+    queue: QueuedFeatures | None,
+    group: ProcessGroup | None,
+) -> ColumnSums:
+    """:func:`column_sums` and the entries of a queue, which may rescale the repulsion of features.
+
+    The gradients with respect to features and to everything else are then computed apart, because
+    only the first are rescaled.
+
+    Args:
+        features: Features of the batch.
+        prototypes: Prototypes of all classes.
+        targets: Targets of the batch.
+        compact: Compact labels of the batch.
+        positive_logits_from: How positive logits are computed.
+        temperature: Temperature τ.
+        form: Form of the primitive.
+        exclude: Whether the sum of a class excludes the entries of the class.
+        queue: The queue, or None.
+        group: Process group that holds batch and queue together.
+    """
+    options = (targets, compact, positive_logits_from)
+    if queue is None:
+        return ColumnSums(*column_sums(features, prototypes, *options, temperature, form))
+    of_queue = _queue_sums(
+        queue,
+        prototypes,
+        targets,
+        compact,
+        exclude=exclude,
+        temperature=temperature,
+        form=form,
+    )
+    if not queue.rescale:
+        values, positives = column_sums(features, prototypes, *options, temperature, form)
+        return ColumnSums(add_in_logs(values, of_queue), positives)
+    constant = temperature.detach() if isinstance(temperature, Tensor) else temperature
+    of_features = column_sums(features, prototypes.detach(), *options, constant, form)
+    of_others = column_sums(features.detach(), prototypes, *options, temperature, form)
+    counts = torch.stack((targets.kept.sum(), queue.kept.sum())).to(of_others.values.dtype)
+    num_samples, num_entries = sum_over(counts, group)
+    factor = 1 + num_entries / num_samples.clamp(min=1)
+
+    def join(part: Tensor, other: Tensor, factor: Tensor | float) -> Tensor:
+        # What is added is zero and has the gradient of the features; −∞ has none.
+        joined = other + factor * (part - part.detach())
+        return torch.where(part == -torch.inf, other, joined)
+
+    return ColumnSums(
+        add_in_logs(join(of_features.values, of_others.values, factor), of_queue),
+        join(of_features.positive_logits, of_others.positive_logits, 1.0),
+        join(of_features.positive_logits, of_others.positive_logits, factor),
+    )
+
+
 def row_sums(
     features: Tensor, prototypes: Tensor, targets: Targets, temperature: Temperature, form: Form
 ) -> MaskedLogSumExp:
@@ -68,9 +146,8 @@ def row_sums(
     )
 
 
-def add_queue(
-    log_sums: Float[Tensor, "compact"],
-    queue: QueuedFeatures | None,
+def _queue_sums(
+    queue: QueuedFeatures,
     prototypes: Float[Tensor, "classes dim"],
     targets: Targets,
     compact: CompactLabels,
@@ -79,27 +156,16 @@ def add_queue(
     temperature: Temperature,
     form: Form,
 ) -> Float[Tensor, "compact"]:
-    """Add the entries of a queue to the log-sums over samples of the batch.
-
-    Args:
-        log_sums: Log-sum of each compact label.
-        queue: The queue, or None to return the log-sums themselves.
-        prototypes: Prototypes of all classes.
-        targets: Targets of the batch.
-        compact: Compact labels of the batch.
-        exclude: Whether the sum of a class excludes the entries of the class.
-        temperature: Temperature τ.
-        form: Form of the primitive.
-    """
-    if queue is None:
-        return log_sums
+    """For each compact label, the log-sum over the entries of a queue."""
     pair_index = pair_log_weights = None
     if exclude == "own_class":
         column = _columns_of(queue, len(prototypes), targets, compact)
         pair_index = column.clamp(min=0)[:, None]
-        pair_log_weights = torch.zeros_like(pair_index, dtype=log_sums.dtype)
+        pair_log_weights = torch.zeros_like(
+            pair_index, dtype=loss_dtype(queue.features, prototypes, temperature)
+        )
         pair_log_weights = pair_log_weights.masked_fill(column[:, None] >= 0, -torch.inf)
-    of_queue = masked_logsumexp(
+    return masked_logsumexp(
         compact.select(prototypes),
         queue.features,
         temperature=temperature,
@@ -107,8 +173,7 @@ def add_queue(
         pair_index=pair_index,
         pair_log_weights=pair_log_weights,
         form=form,
-    )
-    return add_in_logs(log_sums, of_queue.values)
+    ).values
 
 
 def _columns_of(

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from protosphere.kernels.dispatch import Form
 from protosphere.kernels.problem import read_temperature
-from protosphere.losses.columns import add_queue, column_sums, compact_logits, row_sums
+from protosphere.losses.columns import column_sums_with_queue, compact_logits, row_sums
 from protosphere.losses.contrast import (
     Negatives,
     add_in_logs,
@@ -101,22 +101,23 @@ def ntce_loss(
         logits = compact_logits(features, prototypes, targets, temperature, form, group)
         return soft_ntce(logits, reduction, group)
     compact = targets.compact(group)
-    columns = column_sums(features, prototypes, targets, compact, "chords", temperature, form)
-    log_sums = add_queue(
-        columns.values,
-        queue,
+    log_sums, positives, repelled = column_sums_with_queue(
+        features,
         prototypes,
         targets,
         compact,
+        "chords",
+        temperature,
+        form,
         exclude="none",
-        temperature=temperature,
-        form=form,
+        queue=queue,
+        group=group,
     )
     if group is None:
         negatives = log_sums.index_select(0, compact.inverse)
-        values = contrast_with_all(negatives, columns.positive_logits, targets, compact)
+        values = contrast_with_all(negatives, positives, targets, compact, repelled)
     else:
-        values = contrast_over_group(log_sums, columns.positive_logits, targets, compact, group)
+        values = contrast_over_group(log_sums, positives, targets, compact, group, repelled)
     return reduce_loss(values, targets, reduction=reduction, group=group)
 
 
@@ -212,25 +213,26 @@ def nonl_loss(
         return soft_nonl(logits, soft_negatives, reduction, group)
     if negatives == "prototypes":
         result = row_sums(features, prototypes, targets, temperature, form)
-        log_sums = result.values
+        log_sums, positive_logits = result.values, result.positive_logits
     else:
         compact = targets.compact(group)
-        result = column_sums(features, prototypes, targets, compact, "matrix", temperature, form)
-        log_sums = add_queue(
-            result.values,
-            queue,
+        log_sums, positive_logits, _ = column_sums_with_queue(
+            features,
             prototypes,
             targets,
             compact,
+            "matrix",
+            temperature,
+            form,
             exclude="own_class",
-            temperature=temperature,
-            form=form,
+            queue=queue,
+            group=group,
         )
         log_sums = logsumexp_over(log_sums, group).index_select(0, compact.inverse)
     if negatives == "both":
         rows = row_sums(features, prototypes, targets, temperature, form)
         log_sums = add_in_logs(rows.values, log_sums)
-    return reduce_contrast(log_sums, result.positive_logits, targets, reduction, group)
+    return reduce_contrast(log_sums, positive_logits, targets, reduction, group)
 
 
 class NTCELoss(LossModule):

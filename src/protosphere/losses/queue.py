@@ -23,11 +23,14 @@ class QueuedFeatures(NamedTuple):
         features: Features; the loss normalizes them.
         labels: Class index of each feature, any where ``kept`` is False.
         kept: False for entries that are no keys.
+        rescale: Whether NTCE and NONL rescale the repulsion of the features of the batch; see
+            :class:`FeatureQueue`.
     """
 
     features: Float[Tensor, "keys dim"]
     labels: Int[Tensor, "keys"]
     kept: Bool[Tensor, "keys"]
+    rescale: bool = False
 
     def key_log_weights(self, like: Tensor) -> Float[Tensor, "keys"]:
         """Return log-weights that exclude entries from a sum over keys."""
@@ -47,6 +50,11 @@ class FeatureQueue(nn.Module):
         max_age: Number of steps after which a feature is no key any more; None for no limit but the
             size. The features of the last step have the age 1.
         start: Number of steps before the queue is used; it is filled meanwhile.
+        rescale: Whether NTCE and NONL multiply the repulsion that the features of a batch receive
+            by the number of keys over the number of samples of the batch. Entries of the queue are
+            repelled by no prototype, so that without it the M samples of a batch get M of the M + Q
+            parts of the repulsion that a batch of M + Q samples would distribute, but all of the
+            attraction.
         persistent: Whether the queue is part of the state dict, as for ``register_buffer``.
 
     Raises:
@@ -74,6 +82,7 @@ class FeatureQueue(nn.Module):
         *,
         max_age: int | None = None,
         start: int = 0,
+        rescale: bool = False,
         persistent: bool = True,
     ) -> None:
         super().__init__()
@@ -86,6 +95,7 @@ class FeatureQueue(nn.Module):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
         self.size, self.dim, self.max_age, self.start = size, dim, max_age, start
+        self.rescale = rescale
         for name, buffer in {
             "features": torch.zeros(size, dim),
             "labels": torch.full((size,), -1),  # −1 for entries that are no keys.
@@ -100,7 +110,8 @@ class FeatureQueue(nn.Module):
         kept = (self.labels >= 0) & (self.step >= self.start)
         if self.max_age is not None:
             kept = kept & (self.step - self.added_at <= self.max_age)
-        return QueuedFeatures(_copy(self.features), _copy(self.labels.clamp(min=0)), _copy(kept))
+        features, labels = _copy(self.features), _copy(self.labels.clamp(min=0))
+        return QueuedFeatures(features, labels, _copy(kept), self.rescale)
 
     @torch.no_grad()
     def add(
@@ -147,7 +158,8 @@ class FeatureQueue(nn.Module):
 
     def extra_repr(self) -> str:
         """Describe the options."""
-        return f"{self.size}, {self.dim}, max_age={self.max_age}, start={self.start}"
+        options = f"max_age={self.max_age}, start={self.start}, rescale={self.rescale}"
+        return f"{self.size}, {self.dim}, {options}"
 
 
 def check_queue(

@@ -82,6 +82,7 @@ def scl_loss(
     dtype = features.dtype
     features, targets = _read_inputs(features, labels, temperature, class_weights, ignore_index)
     check_queue(queue, features)
+    _check_rescale(queue)
     key_targets, sizes = targets, [len(features)]
     if group is not None:
         key_targets, sizes = _gather_targets(targets, group)
@@ -228,6 +229,7 @@ class SCLLoss(LossModule):
         queue: FeatureQueue | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
+        _check_rescale(queue)
         super().__init__(
             class_weights=class_weights,
             temperature=_fixed_temperature(temperature),
@@ -321,6 +323,11 @@ def _gather_targets(targets: Targets, group: ProcessGroup) -> tuple[Targets, lis
     labels = gather_rows(targets.labels.masked_fill(~targets.kept, -1), group, sizes=sizes)
     kept = labels >= 0
     return Targets(labels.masked_fill(~kept, 0), kept, False, None, None), sizes
+
+
+def _check_rescale(queue: object) -> None:
+    if getattr(queue, "rescale", False):
+        raise ValueError("rescale must be False for the queue of SCL, got True")
 
 
 def _append_queue(targets: Targets, queue: QueuedFeatures) -> Targets:

@@ -158,7 +158,9 @@ class QueuedLossSettings(LossSettings):
     """Keys of losses with a queue of recent features."""
 
     queue: QueueSettings | None = Field(
-        None, description="Features of earlier steps as further keys: size, start_epoch, max_age."
+        None,
+        description="Features of earlier steps as further keys: size, start_epoch, max_age, "
+        "rescale.",
     )
 
     @model_validator(mode="after")
@@ -167,6 +169,8 @@ class QueuedLossSettings(LossSettings):
             raise ValueError("queue must be null with label_smoothing: an entry has one class")
         if self.queue is not None and getattr(self, "negatives", None) == "prototypes":
             raise ValueError("queue must be null with negatives prototypes: no samples are keys")
+        if self.queue is not None and self.queue.rescale and getattr(self, "name", None) == "scl":
+            raise ValueError("queue.rescale must be false for scl: it is for ntce and nonl")
         return self
 
     @property

@@ -22,6 +22,12 @@ class QueueSettings(Section):
         description="Steps after which a feature is no longer used; null means no limit but size.",
     )
 
+    rescale: bool = Field(
+        False,
+        description="Whether NTCE and NONL repel the features of a batch as much as a batch of all "
+        "keys would.",
+    )
+
     def create(
         self,
         dim: int,
@@ -62,5 +68,6 @@ class QueueSettings(Section):
             dim,
             max_age=self.max_age,
             start=self.start_epoch * num_batches(num_train, batch_size),
+            rescale=self.rescale,
             persistent=False,
         )
