@@ -8,7 +8,7 @@ gradients and no negatives. Runs that were interrupted continue.
     python benchmarks/negatives.py DATA --runs RUNS --collect
 
 DATA holds cifar100.npz with x_train, y_train, x_test and y_test. The groups are, in their order,
-baselines, sizes, scaled, start and second-seed. ``--collect`` adds the complete runs to
+baselines, sizes, rescaled, start and second-seed. ``--collect`` adds the complete runs to
 results/negatives.json.
 """
 
@@ -31,7 +31,6 @@ from protosphere.recipes.build import create_loaders, create_objective
 from protosphere.recipes.loading import load_run
 from protosphere.runs import RunFolder
 from protosphere.training.objective import Loss, Objective
-from scaled_queue import scale_queue
 
 RESULTS = harness.RESULTS / "negatives.json"
 EPOCHS = 60
@@ -57,31 +56,27 @@ class Negatives(NamedTuple):
         title: Name in the table.
         overrides: Values of ``--set``.
         part_size: Number of samples of the parts that the loss is computed on; None for the batch.
-        is_scaled: Whether gradients are those of a batch as large as batch and queue.
     """
 
     name: str
     title: str
     overrides: tuple[str, ...] = ()
     part_size: int | None = None
-    is_scaled: bool = False
 
     def prepare(self, loss: str) -> Callable[[], None] | None:
         """Return what changes a loss in the process of a job; None if nothing does."""
-        if self.part_size is not None:
-            return partial(divide_loss, loss, self.part_size)
-        return partial(scale_queue, loss) if self.is_scaled else None
+        return None if self.part_size is None else partial(divide_loss, loss, self.part_size)
 
 
 def _queue(
-    size: int, *, start_epoch: int = 10, name: str | None = None, is_scaled: bool = False
+    size: int, *, start_epoch: int = 10, name: str | None = None, rescale: bool = False
 ) -> Negatives:
     title = f"queue of {size:,}, from epoch {start_epoch}" if start_epoch else f"queue of {size:,}"
+    keys = f"size: {size}, start_epoch: {start_epoch}, rescale: {str(rescale).lower()}"
     return Negatives(
         name or f"queue-{size}",
-        f"{title}, scaled" if is_scaled else title,
-        (f"loss.queue={{size: {size}, start_epoch: {start_epoch}}}",),
-        is_scaled=is_scaled,
+        f"{title}, rescaled" if rescale else title,
+        (f"loss.queue={{{keys}}}",),
     )
 
 
@@ -90,13 +85,13 @@ GLOBAL = Negatives("global", "global, 512")
 QUEUE = _queue(4096)
 SIZES = (_queue(1024), _queue(16384))
 STARTS = tuple(_queue(4096, start_epoch=s, name=f"queue-4096-start-{s}") for s in (0, 30))
-SCALED = tuple(_queue(s, name=f"scaled-queue-{s}", is_scaled=True) for s in (4096, 1024))
+RESCALED = tuple(_queue(s, name=f"rescaled-queue-{s}", rescale=True) for s in (4096, 1024, 16384))
 ALL = (
     LOCAL,
     GLOBAL,
     *sorted((QUEUE, *SIZES), key=lambda queue: int(queue.name[6:])),
     *STARTS,
-    *SCALED,
+    *RESCALED,
 )
 
 
@@ -105,10 +100,9 @@ def jobs() -> list[Job]:
     groups = (
         ("baselines", 42, (GLOBAL, LOCAL, QUEUE)),
         ("sizes", 42, SIZES),
-        ("scaled", 42, SCALED),
         ("rescaled", 42, RESCALED),
         ("start", 42, STARTS),
-        ("second-seed", 43, (GLOBAL, QUEUE, *SIZES, *SCALED, *STARTS, LOCAL)),
+        ("second-seed", 43, (GLOBAL, *RESCALED, QUEUE, *SIZES, *STARTS, LOCAL)),
     )
     return [
         _job(group, loss, negatives, seed)

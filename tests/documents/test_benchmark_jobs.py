@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from protosphere.classifiers import CosineClassifier
-from protosphere.losses import FeatureQueue
 from protosphere.recipes import registry
 from protosphere.recipes.build import create_objective
 from protosphere.recipes.loading import read_recipe
@@ -23,7 +22,7 @@ def negatives(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The benchmark of negatives."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     yield import_module("negatives")
-    for name in ("negatives", "scaled_queue", "jobs", "harness"):
+    for name in ("negatives", "jobs", "harness"):
         sys.modules.pop(name, None)
 
 
@@ -33,7 +32,7 @@ def test_jobs_have_valid_recipes_and_names_of_their_own(negatives: Any) -> None:
         recipe = read_recipe(job.recipe, ["data.source=arrays", "data.path=x.npz", *job.overrides])
         assert recipe.schedule.epochs == negatives.EPOCHS
         assert (recipe.loss.queue is not None) == ("queue" in job.name)
-        assert (job.prepare is not None) == ("local" in job.name or "scaled" in job.name)
+        assert (job.prepare is not None) == ("local" in job.name)
     assert len({job.name for job in jobs}) == len(jobs)
 
 
@@ -67,22 +66,3 @@ def test_gradients_of_the_whole_batch_as_one_part_are_parallel(
         cosines[size] = negatives.gradient_cosines(objective, images, labels)
     assert cosines[12] == pytest.approx((1, 1), abs=1e-5)
     assert all(-1 < cosine < 0.9999 for cosine in cosines[6])
-
-
-@pytest.mark.parametrize("name", ["nonl", "ntce"])
-def test_copies_of_the_batch_in_a_scaled_queue_change_no_gradient(
-    negatives: Any, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    plain = registry.LOSSES[name].loss(registry.LOSSES[name].settings(), None)
-    monkeypatch.setitem(registry.LOSSES, name, registry.LOSSES[name])
-    negatives.scale_queue(name)
-    scaled = registry.LOSSES[name].loss(registry.LOSSES[name].settings(), None)
-    head = CosineClassifier(5, 4, temperature=0.5)
-    features, labels = torch.randn(6, 5, requires_grad=True), torch.tensor([0, 1, 2, 2, 1, 0])
-    inputs = [features, *head.parameters()]
-    scaled.queue = FeatureQueue(12, 5)
-    expected = torch.autograd.grad(plain(features, head, labels), inputs)
-    for _ in range(3):  # No copies, one, and two.
-        got = torch.autograd.grad(scaled(features, head, labels), inputs)
-        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
-    assert scaled.queue.read().kept.all()

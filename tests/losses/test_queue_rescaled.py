@@ -111,6 +111,18 @@ def test_a_learned_temperature_has_the_gradient_without_rescaling(name: str) -> 
 
 
 @every_loss
+def test_copies_of_the_batch_in_the_queue_change_no_gradient(name: str) -> None:
+    features, prototypes, labels = (x.requires_grad_(x.is_floating_point()) for x in _samples())
+    queue, found = FeatureQueue(2 * len(labels), DIM, rescale=True).double(), []
+    for _ in range(3):  # No copies, one, and two.
+        loss = LOSSES[name](features, prototypes, labels, temperature=0.3, queue=queue.read())
+        found.append(torch.autograd.grad(loss, (features, prototypes)))
+        queue.add(features, labels)
+    for got in found[1:]:
+        torch.testing.assert_close(got, found[0], rtol=1e-12, atol=1e-14)
+
+
+@every_loss
 def test_an_unused_queue_changes_nothing(name: str) -> None:
     features, prototypes, labels = _samples()
     found = []
