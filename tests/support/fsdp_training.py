@@ -38,6 +38,13 @@ class Run:
     stop_after: int | None = None
 
 
+class _Images(FeatureLoader):
+    """A loader of images in float64, which loaders of images do not have."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.features, self.labels = images, labels
+
+
 def create_objective(group: Any, *, frozen: bool = False) -> Objective:
     """A transformer without batch norm; no number of processes divides the width of its layers."""
     import timm
@@ -113,7 +120,7 @@ def train_together(
     losses, found = [], {}
     for progress in train(
         objective,
-        FeatureLoader(images, labels),
+        _Images(images, labels),
         config,
         resume=copy.deepcopy(run.resume),  # Optimizers go on counting in it.
         should_stop=lambda: next(asked) == run.stop_after and world.rank == world.size - 1,
