@@ -130,6 +130,14 @@ def test_all_processes_end_when_the_first_one_cannot_use_the_folder(
     assert others == [peer, peer]
 
 
+def test_a_recipe_needs_a_sample_for_each_process(processes: Processes, tmp_path: Path) -> None:
+    settings = ["schedule.epochs=1", "training.batch_size=2"]
+    first, *others = processes.run(error_of, [(run_digits, str(tmp_path / "run"), settings)] * 3)
+    message = "training.batch_size must be at least the number of processes (3), got 2"
+    assert first == f"RecipeError: {message}"
+    assert others == ["PeerError: process 0 of the run has failed"] * 2
+
+
 def test_training_that_fails_is_reported_once(processes: Processes, tmp_path: Path) -> None:
     settings = ["schedule.epochs=1", "training.batch_size=512", "optimizer.lr=1e30"]
     first, *others = processes.run(error_of, [(run_digits, str(tmp_path / "run"), settings)] * 3)
