@@ -327,6 +327,14 @@ def test_a_recipe_trains_evaluates_and_resumes(processes: Processes, tmp_path: P
     assert records[0]["kind"] == "evaluation"
     assert records[0]["accuracy"] == pytest.approx(records[1]["accuracy"], abs=0.01)
     assert records[0]["loss"] == pytest.approx(records[1]["loss"], rel=1e-3)
+    # Other training starts from its head, the moving average of which is what it is evaluated by.
+    still = ["optimizer.lr=1e-12", "loss.shard_prototypes=true", "optimizer.weight_decay=0"]
+    new = (str(tmp_path / "new"), settings + still, 1, str(folders[0]))
+    assert processes.run(run_digits, [new] * 4) == [3, 3, 2, 2]
+    note = RunFolder(tmp_path / "new").read_json("init.json")
+    assert note["parts"] == ["backbone", "head"]
+    prototypes = load_run(tmp_path / "new").objective.head.prototypes
+    torch.testing.assert_close(prototypes, got.objective.head.prototypes)
 
 
 @pytest.mark.bad_input

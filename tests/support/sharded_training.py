@@ -104,7 +104,13 @@ def overflow(group: Any, overflows: bool) -> tuple[dict[str, Tensor], float | No
     return objective.state_dict(), step.loss_scale
 
 
-def run_digits(group: Any, folder: str, settings: list[str], stop_after: int | None = None) -> int:
+def run_digits(
+    group: Any,
+    folder: str,
+    settings: list[str],
+    stop_after: int | None = None,
+    init_from: str | None = None,
+) -> int:
     """Run a recipe on the processes, and return the number of prototypes of this one."""
     from protosphere.recipes import runner
     from protosphere.recipes.build import load_dataset
@@ -124,6 +130,7 @@ def run_digits(group: Any, folder: str, settings: list[str], stop_after: int | N
             folder,
             load_dataset(recipe),
             start="resume",
+            init_from=init_from,
             should_stop=lambda: next(asked) == stop_after,
             world=create_world(group),
         ):

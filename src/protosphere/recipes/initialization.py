@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from protosphere.parallel import find_shards
+from protosphere.parallel.launch import World
+from protosphere.parallel.shards import select_shards
 from protosphere.recipes.monitor import load_best_checkpoint
 from protosphere.recipes.schema import RecipeError, recipe_from_yaml
 from protosphere.recipes.schema.sections import CheckpointSettings
@@ -50,7 +53,7 @@ def initialize_from(
     """
     folder = RunFolder(path)
     checkpoint = _read_checkpoint(folder)
-    weights = checkpoint.weights | checkpoint.state.get("ema", {})
+    weights = _averaged(checkpoint)
     encoder = objective.encoder
     assert isinstance(encoder.backbone, nn.Module)
     if not _load(encoder.backbone, weights, "encoder.backbone."):
@@ -65,6 +68,54 @@ def initialize_from(
     if list(class_names) == read_class_names(folder) and _load(head, weights, "head."):
         parts.append("head")
     return Initialization(str(folder.path.resolve()), checkpoint.step, tuple(parts))
+
+
+def initialize_sharded_head(
+    objective: Objective,
+    initialization: Initialization | None,
+    path: Path | str,
+    *,
+    class_names: Sequence[str],
+    world: World,
+) -> Initialization | None:
+    """Give each process its prototypes of an earlier run; every process must call it.
+
+    Nothing happens unless the head is sharded over processes and the earlier run has a head of the
+    same size for the same classes.
+
+    Args:
+        objective: The objective to initialize.
+        initialization: What :func:`initialize_from` returned on the first process.
+        path: Folder of the earlier run, which only the first process uses.
+        class_names: Class names of the new training.
+        world: The processes that train together.
+
+    Returns:
+        On the first process, the initialization with the head, if it has been taken.
+    """
+    head = objective.head
+    assert isinstance(head, nn.Module)
+    shards = find_shards(head)
+    if not shards:
+        return initialization
+    shapes = {
+        key: (shards[key].num_rows, *value.shape[1:]) if key in shards else tuple(value.shape)
+        for key, value in head.state_dict().items()
+    }
+
+    def read_head() -> dict[str, Tensor] | None:
+        folder = RunFolder(path)
+        own = _with_prefix(_averaged(_read_checkpoint(folder)), "head.")
+        is_same = list(class_names) == read_class_names(folder)
+        return own if is_same and _shapes(own) == shapes else None
+
+    weights = world.from_first(read_head)
+    if weights is None:
+        return initialization
+    head.load_state_dict(select_shards(weights, shards))
+    if initialization is None:
+        return None
+    return initialization._replace(parts=(*initialization.parts, "head"))
 
 
 def check_source(path: Path | str) -> None:
@@ -126,15 +177,26 @@ def _read_checkpoint(folder: RunFolder) -> Checkpoint:
     return checkpoint
 
 
-def _load(module: nn.Module, weights: Mapping[str, Tensor], prefix: str) -> bool:
-    """Load the weights of a part if they fit exactly, and return whether they do."""
-    own = {
+def _averaged(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Return the weights of a checkpoint, or their moving average if there is one."""
+    weights: dict[str, Tensor] = checkpoint.weights | checkpoint.state.get("ema", {})
+    return weights
+
+
+def _with_prefix(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
         key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)
     }
-    state = module.state_dict()
-    if {key: value.shape for key, value in own.items()} != {
-        key: value.shape for key, value in state.items()
-    }:
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {key: tuple(value.shape) for key, value in weights.items()}
+
+
+def _load(module: nn.Module, weights: Mapping[str, Tensor], prefix: str) -> bool:
+    """Load the weights of a part if they fit exactly, and return whether they do."""
+    own = _with_prefix(weights, prefix)
+    if _shapes(own) != _shapes(module.state_dict()):
         return False
     module.load_state_dict(own)
     return True

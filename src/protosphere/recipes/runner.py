@@ -18,6 +18,7 @@ from protosphere.recipes.initialization import (
     Initialization,
     check_source,
     initialize_from,
+    initialize_sharded_head,
     read_initialization,
     write_initialization,
 )
@@ -137,6 +138,14 @@ def run_recipe(
         )
         data = _describe(recipe, dataset, plan.statistics, isinstance(loaders[0], MemoryLoader))
     _check_same_data(world, data)
+    if plan.init_from is not None:
+        initialization = initialize_sharded_head(
+            objective,
+            initialization,
+            plan.init_from,
+            class_names=dataset.train.class_names,
+            world=world,
+        )
     with ExitStack() as stack:
         checkpoint, is_done = world.from_first(
             lambda: _open_folder(
