@@ -275,24 +275,6 @@ def test_a_metric_that_is_monitored_is_the_best_of_the_run(tmp_path: Path) -> No
     assert best.value == min(trial.value or 0 for trial in record.trials)
 
 
-def test_compiled_code_is_dropped_before_there_is_too_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    resets: list[int] = []
-    seen: list[float] = []
-
-    def train(recipe: Any, *_: object, **__: object) -> list[Any]:
-        seen.append(recipe.loss.temperature)
-        return []
-
-    monkeypatch.setattr("torch.compiler.reset", lambda: resets.append(len(seen)))
-    monkeypatch.setattr("protosphere.studies.sweep.run_recipe", train)
-    over = ("loss.temperature=0.1,0.2,0.3,0.4,0.5", "optimizer.lr=0.1,0.2")
-    sweep(tmp_path / "sweep", *over, recipe=quick_recipe("training.compile=true"))
-    assert len(seen) == 10
-    assert resets == [8]  # Before the fifth temperature; learning rates share their code.
-
-
 @pytest.mark.bad_input
 def test_the_storage_of_another_sweep_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
@@ -365,6 +347,7 @@ def test_folders_and_storages_that_cannot_be_used_are_refused(tmp_path: Path) ->
         ("optimizer.lr=0.1..0.2", {}, "--trials must be given unless all settings are grids"),
         ("optimizer.lr=0.1..0.2", {"sampler": "grid"}, "but optimizer.lr is a range"),
         ("optimizer.lr=0.1,0.2", {"sampler": "grid", "trials": 1}, "runs all 2 combinations"),
+        ("optimizer.lr=0.1,0.2", {"trials": 3}, "must be at most 2, the number of combinations"),
         ("optimizer.lr=0.1,0.2", {"trials": 0}, "--trials must be at least 1, got 0"),
     ],
 )

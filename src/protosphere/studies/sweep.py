@@ -22,6 +22,7 @@ from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import last_step
 from protosphere.runs.sweeps import SweepRecord, SweepTrial
 from protosphere.storage.errors import StorageError
+from protosphere.studies.compiled_code import CompiledCode
 from protosphere.studies.sweep_folder import SweepFolder
 from protosphere.studies.sweep_plan import (
     Metric,
@@ -41,8 +42,6 @@ from protosphere.studies.sweep_storage import (
 
 # Metrics of the last evaluation that a record has.
 _RECORDED = (*get_args(Metric), "train_accuracy")
-# The compiler keeps eight versions of a function; each trial of another form adds one.
-_MAX_COMPILED_FORMS = 4
 _MAX_ERROR = 300
 _DATA = "data"
 
@@ -166,7 +165,7 @@ class _Sweep:
         self.recipe = recipe_from_yaml(plan.recipe)
         self._is_checked = False
         self._data: tuple[str, ImageDataset] | None = None
-        self._compiled: set[str] = set()
+        self._compiled = CompiledCode(device)
 
     def run(self) -> None:
         """Run trials until there are enough, or the sweep is asked to stop."""
@@ -269,7 +268,7 @@ class _Sweep:
         recipe = trial_recipe(self.recipe, values)
         epochs, metric = recipe.schedule.epochs, self.plan.metric
         run = RunFolder(self.folder.run_folder(trial.number))
-        self._limit_compiled_code(recipe)
+        self._compiled.prepare(recipe)
         # The process may have been killed between an evaluation and the decision to prune.
         for record in _saved_evaluations(run):
             self.study.report(trial, record["epoch"], record[metric])
@@ -316,23 +315,6 @@ class _Sweep:
             for name in _RECORDED
             if name in evaluation and math.isfinite(evaluation[name])
         }
-
-    def _limit_compiled_code(self, recipe: Recipe) -> None:
-        """Forget compiled code before the compiler refuses to add to it.
-
-        Trials that differ in the settings of the optimizer or the schedule use the same code.
-        """
-        compiles = recipe.training.compile
-        if compiles == "auto":
-            compiles = torch.device(self.device).type == "cuda"
-        if not compiles:
-            return
-        sections = ("data", "augmentation", "model", "loss", "training")
-        form = recipe.model_dump_json(include=set(sections))
-        if form not in self._compiled and len(self._compiled) == _MAX_COMPILED_FORMS:
-            torch.compiler.reset()
-            self._compiled.clear()
-        self._compiled.add(form)
 
     def _report(self, trial: Trial, fraction: float, *, is_best: bool = False) -> None:
         record, plan = self.study.record(trial), self.plan

@@ -74,6 +74,10 @@ def create_plan(
         trials = combinations
     elif trials is None:
         raise SweepError("--trials must be given unless all settings are grids")
+    if sampler != "grid" and combinations is not None and trials > combinations:
+        raise SweepError(
+            f"--trials must be at most {combinations}, the number of combinations, got {trials}"
+        )
     if trials < 1:
         raise SweepError(f"--trials must be at least 1, got {trials}")
     chosen: Metric = metric or recipe.checkpoint.monitor or "accuracy"
