@@ -144,8 +144,9 @@ def test_mixed_precision(processes: Processes, precision: str) -> None:
     [
         ({"optimizer": TimmOptimizer("lamb")}, "must be one of sgd, adamw, .* with fsdp, got lamb"),
         ({"sharded": True}, "fsdp must be False if prototypes are sharded"),
+        ({"again": True}, "weights must be whole before training with fsdp"),
     ],
-    ids=["optimizer", "sharded prototypes"],
+    ids=["optimizer", "sharded prototypes", "divided weights"],
 )
 def test_what_does_not_go_with_fsdp_is_refused(
     processes: Processes, change: dict[str, Any], message: str

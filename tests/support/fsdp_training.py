@@ -33,6 +33,7 @@ class Run:
     precision: Any = "fp32"
     frozen: bool = False
     sharded: bool = False
+    again: bool = False
     device: str = "cpu"
     resume: Checkpoint | None = None
     stop_after: int | None = None
@@ -138,6 +139,8 @@ def train_together(
         with whole_weights(objective.encoder), torch.no_grad():
             found["features"] = objective.encoder(images).cpu()
         checkpoint = Checkpoint(progress.step, *progress.checkpoint())
+    if run.again:
+        list(train(objective, _Images(images, labels), config, world=world))
     found["divided"] = sorted(n for n, p in objective.named_parameters() if is_divided(p))
     found["blocks"] = len(find_blocks(objective.encoder))
     found["elements"] = sum(own_part(p).numel() for p in objective.encoder.parameters())

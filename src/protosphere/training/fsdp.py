@@ -34,9 +34,13 @@ def check_fsdp(objective: nn.Module, config: TrainConfig) -> None:
         config: Settings of the run.
 
     Raises:
-        ValueError: The step is compiled, the optimizer needs whole weights, or prototypes are
-            sharded.
+        ValueError: The step is compiled, the optimizer needs whole weights, prototypes are sharded,
+            or the weights are divided already.
     """
+    if any(is_divided(parameter) for parameter in objective.parameters()):
+        raise ValueError(
+            "weights must be whole before training with fsdp; they are divided already"
+        )
     if config.compile:
         raise ValueError("compile must be False with fsdp, got True")
     if config.optimizer.name not in OPTIMIZERS:

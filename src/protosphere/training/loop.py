@@ -113,10 +113,11 @@ def train(
     _check_world(world, config, len(loader))
     steps_per_epoch = num_batches(len(loader), config.batch_size)
     losses = torch.zeros(steps_per_epoch, device=loader.device)
-    broadcast_state(objective, world.group)
     fsdp_group = world.group if config.fsdp else None
     if fsdp_group is not None:
         check_fsdp(objective, config)
+    broadcast_state(objective, world.group)
+    if fsdp_group is not None:
         shard_encoder(objective.encoder, fsdp_group, device=loader.device)
     take_step = _create_step(objective, loader, config, world)
     first_step = 0
