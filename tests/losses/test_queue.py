@@ -67,7 +67,12 @@ def _by_loops(
                 mean = torch.stack(positives).sum() / len(positives)
                 values.append(log_sum_exp(list(logits.values())) - mean)
             continue
-        column = [dot(v, w[own]) / temperature for _, v, y in keys if name == "ntce" or y != own]
+        # NTCE has the samples of the class in its sum, but not the entries of the class.
+        column = [
+            dot(v, w[own]) / temperature
+            for j, v, y in keys
+            if y != own or (name == "ntce" and j >= 0)
+        ]
         if name == "both":
             column += [dot(u[i], w[c]) / temperature for c in range(len(w)) if c != own]
         if column:

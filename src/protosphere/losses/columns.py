@@ -1,6 +1,6 @@
 """The log-sums of NTCE and NONL: over the samples of a column, with a queue, and over a row."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -54,17 +54,17 @@ def column_sums(
 
 
 class ColumnSums(NamedTuple):
-    """The log-sums of the columns of a batch, and the logits of its positives.
+    """The log-sums of the columns of a batch with a queue, and the logits of its positives.
 
     Attributes:
-        values: For each compact label, the log-sum over the samples of other classes.
+        values: For each compact label, the log-sum over the samples and entries of other classes.
         positive_logits: Logit of each sample with its own prototype.
-        repelled_logits: The same numbers with the gradient of keys; None if it is the same.
+        keys_per_sample: How many keys a sample of the batch stands for: 1 without rescaling.
     """
 
     values: Float[Tensor, "compact"]
     positive_logits: Float[Tensor, "samples"]
-    repelled_logits: Float[Tensor, "samples"] | None = None
+    keys_per_sample: Float[Tensor, ""] | None = None
 
 
 def column_sums_with_queue(
@@ -76,14 +76,13 @@ def column_sums_with_queue(
     temperature: Temperature,
     form: Form,
     *,
-    exclude: Literal["none", "own_class"],
     queue: QueuedFeatures | None,
     group: ProcessGroup | None,
 ) -> ColumnSums:
     """:func:`column_sums` and the entries of a queue, which may rescale the repulsion of features.
 
-    The gradients with respect to features and to everything else are then computed apart, because
-    only the first are rescaled.
+    Only the gradients with respect to features are rescaled, so that they are computed apart from
+    all others then.
 
     Args:
         features: Features of the batch.
@@ -93,22 +92,13 @@ def column_sums_with_queue(
         positive_logits_from: How positive logits are computed.
         temperature: Temperature τ.
         form: Form of the primitive.
-        exclude: Whether the sum of a class excludes the entries of the class.
         queue: The queue, or None.
         group: Process group that holds batch and queue together.
     """
     options = (targets, compact, positive_logits_from)
     if queue is None:
         return ColumnSums(*column_sums(features, prototypes, *options, temperature, form))
-    of_queue = _queue_sums(
-        queue,
-        prototypes,
-        targets,
-        compact,
-        exclude=exclude,
-        temperature=temperature,
-        form=form,
-    )
+    of_queue = _queue_sums(queue, prototypes, targets, compact, temperature, form)
     if not queue.rescale:
         values, positives = column_sums(features, prototypes, *options, temperature, form)
         return ColumnSums(add_in_logs(values, of_queue), positives)
@@ -127,7 +117,7 @@ def column_sums_with_queue(
     return ColumnSums(
         add_in_logs(join(of_features.values, of_others.values, factor), of_queue),
         join(of_features.positive_logits, of_others.positive_logits, 1.0),
-        join(of_features.positive_logits, of_others.positive_logits, factor),
+        factor,
     )
 
 
@@ -151,27 +141,21 @@ def _queue_sums(
     prototypes: Float[Tensor, "classes dim"],
     targets: Targets,
     compact: CompactLabels,
-    *,
-    exclude: Literal["none", "own_class"],
     temperature: Temperature,
     form: Form,
 ) -> Float[Tensor, "compact"]:
-    """For each compact label, the log-sum over the entries of a queue."""
-    pair_index = pair_log_weights = None
-    if exclude == "own_class":
-        column = _columns_of(queue, len(prototypes), targets, compact)
-        pair_index = column.clamp(min=0)[:, None]
-        pair_log_weights = torch.zeros_like(
-            pair_index, dtype=loss_dtype(queue.features, prototypes, temperature)
-        )
-        pair_log_weights = pair_log_weights.masked_fill(column[:, None] >= 0, -torch.inf)
+    """For each compact label, the log-sum over the entries of other classes."""
+    column = _columns_of(queue, len(prototypes), targets, compact)[:, None]
+    pair_log_weights = torch.zeros_like(
+        column, dtype=loss_dtype(queue.features, prototypes, temperature)
+    )
     return masked_logsumexp(
         compact.select(prototypes),
         queue.features,
         temperature=temperature,
         key_log_weights=queue.key_log_weights(queue.features),
-        pair_index=pair_index,
-        pair_log_weights=pair_log_weights,
+        pair_index=column.clamp(min=0),
+        pair_log_weights=pair_log_weights.masked_fill(column >= 0, -torch.inf),
         form=form,
     ).values
 

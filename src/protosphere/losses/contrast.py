@@ -80,7 +80,6 @@ def contrast_with_all(
     positive_logits: Float[Tensor, "samples"],
     targets: Targets,
     compact: CompactLabels,
-    repelled_logits: Float[Tensor, "samples"] | None = None,
 ) -> Float[Tensor, "samples"]:
     """Return log(e^negatives + Σ e^positives of the class) − positive for each sample.
 
@@ -92,7 +91,6 @@ def contrast_with_all(
         positive_logits: Logit of each sample with its own prototype.
         targets: Targets of the batch.
         compact: Compact labels of the batch.
-        repelled_logits: The positive logits as terms of the sum, if their gradient differs there.
     """
     # Ignored samples get a finite value without weight: their class may have no other sample.
     smallest = torch.finfo(positive_logits.dtype).min
@@ -101,15 +99,10 @@ def contrast_with_all(
     # summed on its own copy, or the second would be lost in the terms of the first. The one that
     # cancels is summed in float64.
     wide = accumulation_dtype(positive_logits.device)
-    terms = copy = positive_logits.to(wide, copy=True)
-    if repelled_logits is None:
-        repelled_logits = positive_logits
-    else:
-        repelled_logits = torch.where(targets.kept, repelled_logits, smallest)
-        terms = repelled_logits.to(wide)
-    among_positives = (compact.logsumexp(terms) - copy).to(positive_logits.dtype)
+    copy = positive_logits.to(wide, copy=True)
+    among_positives = (compact.logsumexp(copy) - copy).to(positive_logits.dtype)
     from_negatives = torch.logaddexp(
-        negatives - compact.logsumexp(repelled_logits), negatives.new_zeros(())
+        negatives - compact.logsumexp(positive_logits), negatives.new_zeros(())
     )
     return among_positives + from_negatives
 
@@ -120,7 +113,6 @@ def contrast_over_group(
     targets: Targets,
     compact: CompactLabels,
     group: ProcessGroup,
-    repelled_logits: Float[Tensor, "samples"] | None = None,
 ) -> Float[Tensor, "samples"]:
     """:func:`contrast_with_all` over the samples of a process group.
 
@@ -133,24 +125,17 @@ def contrast_over_group(
         targets: Targets of the batch.
         compact: Compact labels of the batch, the same on all ranks.
         group: Process group.
-        repelled_logits: The positive logits as terms of the sum, if their gradient differs there.
     """
     labels, dtype = compact.inverse, positive_logits.dtype
     smallest = torch.finfo(dtype).min
     positive_logits = torch.where(targets.kept, positive_logits, smallest)
-    wide = accumulation_dtype(positive_logits.device)
-    terms = copy = positive_logits.to(wide, copy=True)
-    if repelled_logits is None:
-        repelled_logits = positive_logits
-    else:
-        repelled_logits = torch.where(targets.kept, repelled_logits, smallest)
-        terms = repelled_logits.to(wide)
+    copy = positive_logits.to(accumulation_dtype(positive_logits.device), copy=True)
     none = negatives.detach().new_full((compact.num_labels,), -torch.inf)
     largest_positives = none.scatter_reduce(0, labels, positive_logits.detach(), "amax")
     largest = max_over(torch.stack((negatives.detach(), largest_positives)), group)
     top_negatives, top_positives = largest.masked_fill(largest == -torch.inf, 0)
 
-    exponentials = (terms - top_positives[labels]).exp()
+    exponentials = (copy - top_positives[labels]).exp()
     sums = sum_over(copy.new_zeros(compact.num_labels).scatter_add(0, labels, exponentials), group)
     among_positives = (sums[labels].log() + (top_positives[labels] - copy)).to(dtype)
 
@@ -163,7 +148,7 @@ def contrast_over_group(
     parts = (
         (negatives - log_negatives)
         .exp()
-        .scatter_add(0, labels, -(repelled_logits - log_positives[labels]).exp())
+        .scatter_add(0, labels, -(positive_logits - log_positives[labels]).exp())
     )
     log_ratios = with_gradient_of_sum(log_ratios, parts, group)
     from_negatives = torch.logaddexp(log_ratios[labels], negatives.new_zeros(()))

@@ -51,7 +51,7 @@ def ntce_loss(
     probabilities q Σ_c q_ic (log Σ_j exp(S_jc) − S_ic).
 
     The sum runs down a column of S and depends on the class only: the cost is O(M · min(M, K) · d).
-    With a queue it runs over the entries of the queue too, those of the class included.
+    With a queue it runs over the entries of other classes in the queue too.
 
     Args:
         features: Features z; the loss normalizes them.
@@ -101,7 +101,7 @@ def ntce_loss(
         logits = compact_logits(features, prototypes, targets, temperature, form, group)
         return soft_ntce(logits, reduction, group)
     compact = targets.compact(group)
-    log_sums, positives, repelled = column_sums_with_queue(
+    log_sums, positives, keys_per_sample = column_sums_with_queue(
         features,
         prototypes,
         targets,
@@ -109,15 +109,20 @@ def ntce_loss(
         "chords",
         temperature,
         form,
-        exclude="none",
         queue=queue,
         group=group,
     )
+    # Positives of the batch stand for those of the queue: their sum gets a weight.
+    log_weight = None if keys_per_sample is None else keys_per_sample.log()
+    if log_weight is not None:
+        log_sums = log_sums - log_weight
     if group is None:
         negatives = log_sums.index_select(0, compact.inverse)
-        values = contrast_with_all(negatives, positives, targets, compact, repelled)
+        values = contrast_with_all(negatives, positives, targets, compact)
     else:
-        values = contrast_over_group(log_sums, positives, targets, compact, group, repelled)
+        values = contrast_over_group(log_sums, positives, targets, compact, group)
+    if log_weight is not None:
+        values = values + log_weight
     return reduce_loss(values, targets, reduction=reduction, group=group)
 
 
@@ -224,7 +229,6 @@ def nonl_loss(
             "matrix",
             temperature,
             form,
-            exclude="own_class",
             queue=queue,
             group=group,
         )

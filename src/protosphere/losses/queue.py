@@ -50,11 +50,11 @@ class FeatureQueue(nn.Module):
         max_age: Number of steps after which a feature is no key any more; None for no limit but the
             size. The features of the last step have the age 1.
         start: Number of steps before the queue is used; it is filled meanwhile.
-        rescale: Whether NTCE and NONL multiply the repulsion that the features of a batch receive
-            by the number of keys over the number of samples of the batch. Entries of the queue are
-            repelled by no prototype, so that without it the M samples of a batch get M of the M + Q
-            parts of the repulsion that a batch of M + Q samples would distribute, but all of the
-            attraction.
+        rescale: Whether the samples of a batch stand for all keys in NTCE and NONL: with M samples
+            and Q entries the repulsion that they receive as negatives is multiplied by (M + Q)/M,
+            and so is the sum over the positives of NTCE. Entries are not moved by the gradient, so
+            that without it the features of the batch get M of the M + Q parts of the repulsion that
+            a batch of M + Q samples would get, but all of the attraction.
         persistent: Whether the queue is part of the state dict, as for ``register_buffer``.
 
     Raises:
