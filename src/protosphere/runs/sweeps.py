@@ -36,8 +36,8 @@ class SweepSetting:
     key: str
     kind: Literal["grid", "range", "log_range"]
     values: tuple[Any, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
+    low: int | float = 0.0
+    high: int | float = 0.0
     integer: bool = False
 
 

@@ -71,7 +71,7 @@ def parse_setting(text: str) -> SweepSetting:
     return SweepSetting(key, "grid", values=tuple(grid))
 
 
-def _split_range(key: str, text: str) -> tuple[float, float] | None:
+def _split_range(key: str, text: str) -> tuple[int | float, int | float] | None:
     """Return the ends of a range, or None if the text is a grid."""
     is_log = text.startswith(_LOG)
     low, dots, high = text.removeprefix(_LOG).partition("..")
@@ -86,7 +86,7 @@ def _split_range(key: str, text: str) -> tuple[float, float] | None:
     return ends[0], ends[1]
 
 
-def _number(text: str) -> float | None:
+def _number(text: str) -> int | float | None:
     try:
         value = parse_value(text)
     except ValueError:
@@ -95,7 +95,7 @@ def _number(text: str) -> float | None:
     return value if is_number and math.isfinite(value) else None
 
 
-def _create_range(key: str, text: str, low: float, high: float) -> SweepSetting:
+def _create_range(key: str, text: str, low: int | float, high: int | float) -> SweepSetting:
     is_log = text.startswith(_LOG)
     if low >= high:
         raise SweepError(f"the lower end of the range of {key} must be below the upper, got {text}")

@@ -32,7 +32,7 @@ class Axis:
     key: str
     is_log: bool
     names: tuple[str, ...] | None = None
-    ticks: tuple[float, ...] = ()
+    ticks: tuple[int | float, ...] = ()
 
     def position(self, value: Any) -> float:
         """Return where a value stands on the axis.
@@ -40,7 +40,7 @@ class Axis:
         Args:
             value: Value of the key.
         """
-        return float(value) if self.names is None else self.names.index(format_value(value))
+        return float(value if self.names is None else self.names.index(format_value(value)))
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _unscaled(
     return np.exp(positions) if axis.is_log else positions
 
 
-def best_region(record: SweepRecord) -> Mapping[str, tuple[float, float]]:
+def best_region(record: SweepRecord) -> Mapping[str, tuple[int | float, int | float]]:
     """Return the range of each numeric setting over the trials that are as good as the best one.
 
     Args:
