@@ -221,7 +221,7 @@ def test_training_over_nccl_is_training_without_a_group(one: Processes, tmp_path
             ("compiled", True, [*SETTINGS, "training.compile=true"]),
         )
     }
-    _assert_weights(runs["over NCCL"], runs["alone"], rtol=1e-3, atol=1e-4)
+    _assert_weights(runs["over NCCL"], runs["alone"], rtol=5e-3, atol=1e-3)
     _assert_weights(runs["compiled"], runs["alone"], rtol=2e-2, atol=5e-3)
 
 
