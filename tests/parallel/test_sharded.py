@@ -108,7 +108,7 @@ def test_world_size_does_not_matter(processes: Processes, loss: str, world_size:
     _check(processes, cases, SIZES[world_size])
 
 
-@world_sizes
+@pytest.mark.parametrize("world_size", [2, 4])
 def test_options(processes: Processes, world_size: int) -> None:
     adjustments = [torch.linspace(-1, 1, count, dtype=F64) for count in NUM_CLASSES]
     cases = [
