@@ -145,14 +145,16 @@ def is_divided(tensor: Tensor) -> bool:
     return hasattr(tensor, "full_tensor")  # The class takes long to import.
 
 
-@torch.no_grad()
 def own_part(tensor: Tensor) -> Tensor:
     """Return what this process has of a tensor, sharing its memory.
 
     Args:
         tensor: A tensor, divided over the processes or not.
     """
-    part: Tensor = tensor.to_local() if is_divided(tensor) else tensor  # type: ignore[attr-defined]
+    if not is_divided(tensor):
+        return tensor  # The usual case, of every weight at every step.
+    with torch.no_grad():
+        part: Tensor = tensor.to_local()  # type: ignore[attr-defined]
     return part
 
 

@@ -68,10 +68,6 @@ class GraphStep:
             self._eager.apply_gradients()
         return self._output
 
-    def collect_state(self) -> None:
-        """Get the state of all processes; see :meth:`Step.collect_state`."""
-        self._eager.collect_state()
-
     def state_dict(self) -> dict[str, Any]:
         """Return what resuming needs besides the weights; see :meth:`Step.state_dict`."""
         return self._eager.state_dict()

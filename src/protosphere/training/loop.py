@@ -55,8 +55,8 @@ class Progress(NamedTuple):
         at_epoch_end: Whether an epoch has just ended.
         stopping: Whether this is the last report because ``should_stop`` returned True.
         checkpoint: Function that returns the weights and the state to resume from here. They share
-            memory with the training run and must be saved before it continues. With ``fsdp`` or a
-            sharded head, every process must call it, and only the first one gets all of them.
+            memory with the training run and must be saved before it continues. With ``fsdp``, a
+            sharded head or a queue, every process must call it; the first one gets all of them.
         ema_weights: Function that returns a context manager; while it is active, the objective has
             the moving average of its weights, if the run has one. With ``fsdp`` every process must
             enter and leave it; inside of it, all of them have the whole weights.
@@ -146,7 +146,6 @@ def train(
             _check_loss_scale(take_step.loss_scale, done)
             if at_end or stopping:
                 _check_finite(objective.state_dict(), done, lr, world)
-            take_step.collect_state()
             speed = throughput.measure(done, whole_epoch=at_end) * samples_per_step
 
             def checkpoint(

@@ -52,12 +52,11 @@ class Step(Protocol):
         """
         ...
 
-    def collect_state(self) -> None:
-        """Get what :meth:`state_dict` returns from all processes; every process must call it."""
-        ...
-
     def state_dict(self) -> dict[str, Any]:
-        """Return what resuming needs besides the weights, as plain types."""
+        """Return what resuming needs besides the weights, as plain types.
+
+        Every process must call it: each of them may have a part of a queue of recent features.
+        """
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -156,7 +155,6 @@ class EagerStep:
             if config.compile
             else _identity
         )
-        self.collect_state()
         self._encode = compiled(self._compute_features)
         if self.world.group is None:
             # One graph for the whole step, and two for a batch in pieces.
@@ -236,8 +234,7 @@ class EagerStep:
             )
         self._average_gradients()
         if self._scaler is not None:
-            parts = [own_part(p.grad) for p in self._parameters if p.grad is not None]
-            self._scaler.unscale([part for part in parts if part.numel()])
+            self._scaler.unscale([own_part(p.grad) for p in self._parameters if p.grad is not None])
             if self._is_divided:  # An overflow may be in the part of another process.
                 self._scaler.found_inf.copy_(max_over(self._scaler.found_inf, self.world.group))
         if self.config.grad_clip is not None:
@@ -255,10 +252,6 @@ class EagerStep:
             self._scaler.update()
         if self._ema is not None:
             self._ema.update()
-
-    def collect_state(self) -> None:
-        """Get the state of all processes; see :meth:`Step.collect_state`."""
-        self._queue = self.objective.gather_queue()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what resuming needs besides the weights; see :meth:`Step.state_dict`."""
@@ -284,8 +277,9 @@ class EagerStep:
             state["loss_scale"] = self._scaler.state_dict()
         if self._ema is not None:
             state["ema"] = self._ema.state_dict()
-        if self._queue is not None:
-            state["queue"] = self._queue
+        queue = self.objective.gather_queue()
+        if queue is not None:
+            state["queue"] = queue
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
