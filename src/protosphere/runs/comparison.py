@@ -130,7 +130,8 @@ class MetricDifference:
         metric: Name of the metric.
         seeds: Seeds that both have a value of.
         mean: Mean of the differences.
-        std: Sample standard deviation of the differences; None for one seed, as all of the rest.
+        std: Sample standard deviation of the differences; None for one seed. The rest is None for
+            one seed, and for differences that are all equal and not zero.
         low: Lower end of the confidence interval.
         high: Upper end of the confidence interval.
         p_value: p-value of the two-sided paired t-test.

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
 
+# Of a difference, relative to the values.
+_ROUNDING = 1e-12
+
 
 class Summary(NamedTuple):
     """Values of several runs in two numbers.
@@ -23,10 +26,11 @@ class PairedDifference(NamedTuple):
 
     Attributes:
         mean: Mean of the differences.
-        std: Sample standard deviation of the differences; None for one pair, as all of the rest.
+        std: Sample standard deviation of the differences; None for one pair.
         low: Lower end of the confidence interval of the mean.
         high: Upper end of the confidence interval of the mean.
-        p_value: p-value of the two-sided paired t-test.
+        p_value: p-value of the two-sided paired t-test. None, as the interval is, for one pair and
+            for differences that are all equal and not zero.
     """
 
     mean: float
@@ -60,7 +64,8 @@ def paired_difference(
 
     d_i = x_i − y_i,  interval = mean(d) ± t_{n−1}((1 + confidence)/2) std(d)/√n
 
-    Differences that are all equal have an interval of length zero.
+    Differences that are all equal have no deviation to estimate an error from: accuracies are
+    counts, and with two seeds this is not rare. There is no test then, instead of a p-value of 0.
 
     Args:
         values: Values x_i of the method, one per pair.
@@ -68,7 +73,8 @@ def paired_difference(
         confidence: Confidence of the interval, between 0 and 1.
 
     Returns:
-        The mean difference. With one pair there is neither an interval nor a p-value.
+        The mean difference. With one pair, or with differences that are all equal and not zero,
+        there is neither an interval nor a p-value.
 
     Raises:
         ValueError: There are no pairs, the numbers of values differ, or the confidence is not
@@ -85,10 +91,10 @@ def paired_difference(
             f"{len(values)} and {len(baseline)}"
         )
     mean, std = summarize([value - other for value, other in zip(values, baseline, strict=True)])
-    if std is None:
-        return PairedDifference(mean)
-    if std == 0:
-        return PairedDifference(mean, std, mean, mean, 0.0 if mean else 1.0)
+    if std == 0 and mean == 0:
+        return PairedDifference(0.0, 0.0, 0.0, 0.0, 1.0)
+    if std is None or std <= _ROUNDING * max(map(abs, [*values, *baseline])):
+        return PairedDifference(mean, std)
     from scipy.stats import t  # noqa: PLC0415  It takes a second to import.
 
     degrees, error = len(values) - 1, std / math.sqrt(len(values))
