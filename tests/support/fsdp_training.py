@@ -128,7 +128,7 @@ def train_together(
         world=world,
     ):
         losses.append(progress.loss)
-        with progress.ema_weights():
+        with progress.ema_weights(), whole_weights(encoder):
             # Other numbers of forward passes on each process, as evaluation may have them.
             with torch.no_grad():
                 for _ in range(1 + 2 * world.rank):

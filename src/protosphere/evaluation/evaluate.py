@@ -41,6 +41,7 @@ from protosphere.parallel.gradients import broadcast_buffers
 from protosphere.parallel.launch import World
 from protosphere.parallel.rows import gather_in_order
 from protosphere.training import Objective
+from protosphere.training.fsdp import whole_weights
 
 
 class Evaluation(NamedTuple):
@@ -106,7 +107,8 @@ def evaluate(
     Args:
         objective: The objective, on the device of the loaders. Its modes are restored at the end.
             The other processes get the encoder's buffers of the first one, such as the running
-            statistics of batch norm. Every process gets the prototypes of a sharded head.
+            statistics of batch norm. While it lasts, every process has all prototypes of a sharded
+            head and the whole weights of an encoder that is divided (FSDP).
         train: Training images.
         test: Images of the split that is evaluated, test or validation.
         metrics: ``"all"`` collapse metrics, which holds all training features in memory, those of
@@ -135,8 +137,9 @@ def evaluate(
     objective = _with_all_classes(objective)
     broadcast_buffers(objective.encoder, world.group)
     measure_training = {"all": _measure_all, "cheap": _measure_cheap}[metrics]
-    training = measure_training(objective, train, batch_size, train_progress, world)
-    results = _predict(objective, test, batch_size, test_progress, training.means, world)
+    with whole_weights(objective.encoder):
+        training = measure_training(objective, train, batch_size, train_progress, world)
+        results = _predict(objective, test, batch_size, test_progress, training.means, world)
     prototypes = objective.head.prototypes.detach()
     return world.from_first(lambda: _summarize(training, results, prototypes, len(train)))
 

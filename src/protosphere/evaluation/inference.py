@@ -106,26 +106,15 @@ def iterate_outputs(
         objective: Objective on the device of the loader; its modes are restored at the end.
         loader: The images.
         batch_size: Number of images in a batch.
-        shard: Which process, and of how many: they take whole batches in turn, and all of them call
-            the model equally often, because its parts may be divided over processes.
+        shard: Which process, and of how many: they take whole batches in turn.
     """
-    encoder, head = objective.encoder, objective.head
     with evaluation_mode(objective):
-        batches = iterate_features(encoder, loader, batch_size=batch_size, shard=shard)
-        num_calls = 0
+        batches = iterate_features(objective.encoder, loader, batch_size=batch_size, shard=shard)
         for features, labels in batches:
-            num_calls += 1
             with torch.no_grad():
-                scores = score_samples(head(features), labels)
+                scores = score_samples(objective.head(features), labels)
             outputs = (features, scores.predictions, labels, scores.confidences, scores.losses)
             yield Outputs(*(tensor.to(measuring_device(tensor.device)) for tensor in outputs))
-        if num_calls < -(-len(loader) // (batch_size * shard[1])):
-            # The first image alone; what comes of it is not used.
-            for features, _ in iterate_features(
-                encoder, loader, batch_size=1, shard=(0, len(loader))
-            ):
-                with torch.no_grad():
-                    head(features)
 
 
 def collect_outputs(

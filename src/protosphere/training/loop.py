@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -15,14 +14,12 @@ from protosphere.parallel.gradients import broadcast_state
 from protosphere.parallel.launch import World
 from protosphere.runs.checkpoints import Checkpoint
 from protosphere.training.config import TrainConfig
-from protosphere.training.ema import ExponentialMovingAverage
 from protosphere.training.fsdp import (
     check_fsdp,
     divide_like,
     gather_state,
     own_part,
     shard_encoder,
-    whole_weights,
 )
 from protosphere.training.graph_step import GraphStep
 from protosphere.training.objective import Objective
@@ -58,8 +55,7 @@ class Progress(NamedTuple):
             memory with the training run and must be saved before it continues. With ``fsdp``, a
             sharded head or a queue, every process must call it; the first one gets all of them.
         ema_weights: Function that returns a context manager; while it is active, the objective has
-            the moving average of its weights, if the run has one. With ``fsdp`` every process must
-            enter and leave it; inside of it, all of them have the whole weights.
+            the moving average of its weights, if the run has one.
     """
 
     step: int
@@ -162,7 +158,7 @@ def train(
                     "batch_size": config.batch_size,
                 }
 
-            ema_weights = partial(_evaluated_weights, objective, take_step.ema)
+            ema_weights = nullcontext if take_step.ema is None else take_step.ema.applied
             yield Progress(
                 done,
                 done / steps_per_epoch,
@@ -177,16 +173,6 @@ def train(
             if stopping:
                 return
             throughput.restart()
-
-
-@contextmanager
-def _evaluated_weights(
-    objective: Objective, ema: ExponentialMovingAverage | None
-) -> Iterator[None]:
-    """Give the objective the averaged weights, if there are any, and whole ones."""
-    averaged = nullcontext() if ema is None else ema.applied()
-    with averaged, whole_weights(objective.encoder):
-        yield
 
 
 class _Throughput:
