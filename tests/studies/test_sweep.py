@@ -198,9 +198,24 @@ def test_errors_of_any_kind_are_those_of_the_trial(
     assert not (tmp_path / "sweep/best.yaml").exists()
 
 
-def test_a_trial_below_the_median_is_pruned(tmp_path: Path) -> None:
+def test_a_trial_below_the_median_is_pruned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the process is killed when the evaluation is saved, before it is judged."""
+    original = SweepStudy.report
+
+    def report_and_stop(self: SweepStudy, trial: Any, epoch: int, value: float) -> None:
+        original(self, trial, epoch, value)
+        if trial.number == 5:
+            raise KeyboardInterrupt
+
     over = ("optimizer.lr=0.1,0.11,0.12,0.13,0.14,0.000001",)
     options: dict[str, Any] = {"recipe": quick_recipe("training.batch_size=30")}
+    monkeypatch.setattr(SweepStudy, "report", report_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tmp_path / "pruned", *over, **options)
+    monkeypatch.undo()
+    assert has_checkpoint(tmp_path / "pruned/trials/0005/checkpoints")
     record = sweep(tmp_path / "pruned", *over, **options)
     worst = record.trials[5]
     assert (worst.state, worst.value, len(worst.evaluations)) == ("pruned", None, 1)
