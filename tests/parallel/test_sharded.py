@@ -309,15 +309,16 @@ def test_an_overflow_on_one_process_is_one_on_all(processes: Processes) -> None:
 
 
 def test_a_recipe_trains_evaluates_and_resumes(processes: Processes, tmp_path: Path) -> None:
-    """Three steps on three processes and one on two, as a run that is not sharded does them."""
+    """Three steps on three processes and one on two; either the first or the last are sharded."""
     settings = ["schedule.epochs=2", "training.batch_size=700", "training.ema_decay=0.9"]
     settings += ["training.precision=fp32", "evaluation.metrics=cheap"]
     folders = tmp_path / "sharded", tmp_path / "plain"
-    for folder, sharded in zip(folders, ("true", "false"), strict=True):
-        arguments = (str(folder), [*settings, f"loss.shard_prototypes={sharded}"])
-        counts = processes.run(run_digits, [(*arguments, 3)] * 3)
-        assert counts == ([4, 3, 3] if sharded == "true" else [10] * 3)
-        assert processes.run(run_digits, [arguments] * 2)[1] == (5 if sharded == "true" else 10)
+    for folder, sharded in zip(folders, (True, False), strict=True):
+        first, later = ([*settings, f"loss.shard_prototypes={x}"] for x in (sharded, not sharded))
+        counts = processes.run(run_digits, [(str(folder), first, 3)] * 3)
+        assert counts == ([4, 3, 3] if sharded else [10] * 3)
+        counts = processes.run(run_digits, [(str(folder), later)] * 2)
+        assert counts == ([10, 10] if sharded else [5, 5])
     got, expected = (load_run(folder) for folder in folders)
     assert got.objective.head.prototypes.shape == expected.objective.head.prototypes.shape
     weights = got.objective.state_dict()

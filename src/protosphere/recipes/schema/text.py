@@ -18,6 +18,7 @@ MAY_CHANGE = (
     "data.classes",
     "data.class_groups",
     "data.workers",
+    "loss.shard_prototypes",
     "training.compile",
     "training.fsdp",
 )
