@@ -111,7 +111,7 @@ def compare(
             baseline=baseline,
             confidence=confidence,
             download=download,
-            train=_create_trainer(resolve_device(device), download=download),
+            train=create_trainer(resolve_device(device), download=download),
             report=lambda line: echo(line, err=True),
         )
         if as_json:
@@ -154,8 +154,13 @@ def _read_seeds(number: int | None, listed: str | None) -> list[int] | None:
         ) from None
 
 
-def _create_trainer(device: str, *, download: bool) -> "Trainer":
-    """Return a function that trains with progress; standard output is for the result."""
+def create_trainer(device: str, *, download: bool) -> "Trainer":
+    """Return a function that trains with progress; standard output is for the result.
+
+    Args:
+        device: Where to train.
+        download: Whether a missing dataset is downloaded.
+    """
     from protosphere.cli.train import train_run
 
     def train(recipe: "Recipe", folder: Path) -> bool:

@@ -14,7 +14,7 @@ from protosphere.cli.text import printable
 # Typer does not export this class, whose place has changed between its versions.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 # Commands that have --set for keys of recipes.
-_WITH_RECIPES = ("sweep", "train", "recipes", "compare")
+_WITH_RECIPES = ("sweep", "train", "recipes", "compare", "reproduce")
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
 

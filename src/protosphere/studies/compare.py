@@ -110,7 +110,7 @@ def run_comparison(
                 text = describe_error(error)
                 outcomes[run.key] = failed_run(run, out, text)
                 report(f"{name} has failed: {text}")
-            _free_memory()
+            free_memory()
             if any(isinstance(outcome, RunResult) for outcome in outcomes.values()):
                 _write(plan, outcomes, confidence, out)
     return _write(plan, outcomes, confidence, out)
@@ -244,7 +244,7 @@ def _room_for_compiled_steps(num_methods: int) -> Iterator[None]:
         yield
 
 
-def _free_memory() -> None:
+def free_memory() -> None:
     """Give the memory of the last run to the next one."""
     if torch.cuda.is_initialized():
         gc.collect()

@@ -107,8 +107,16 @@ def published_reference(run: Run) -> Reference | None:
     Args:
         run: The run, whose classes are known by their WordNet identifiers.
     """
-    names = run.class_names
-    is_imagenet = len(names) == 1000 and all(_WORDNET_ID.match(name) for name in names)
+    return find_reference(run.class_names)
+
+
+def find_reference(class_names: Sequence[str]) -> Reference | None:
+    """Return AlexNet's published errors if classes are those of ImageNet, otherwise None.
+
+    Args:
+        class_names: Names of the classes, WordNet identifiers for those of ImageNet.
+    """
+    is_imagenet = len(class_names) == 1000 and all(map(_WORDNET_ID.match, class_names))
     return ALEXNET if is_imagenet else None
 
 

@@ -1,0 +1,221 @@
+"""``protosphere reproduce``: the tables and figures of the paper, and its expected behaviors."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from protosphere.cli.options import AsJson, Device, Download
+from protosphere.cli.text import echo, to_json
+
+if TYPE_CHECKING:
+    from protosphere.studies.reproduce import TargetPlan
+    from protosphere.studies.reproduce_readings import RunReader
+
+_LIST, _BEHAVIORS = "list", "behaviors"
+# More than this many hours of training on one H200 need --yes.
+_MANY_HOURS = 24.0
+
+
+def _complete_target() -> list[str]:
+    from protosphere.studies.reproduce_targets import TARGETS
+
+    return [_LIST, _BEHAVIORS, *TARGETS]
+
+
+def reproduce(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="Table or figure of the paper, such as table1 or figure2; `list` for all of "
+            "them; `behaviors` checks the paper's expected behaviors on runs.",
+            autocompletion=_complete_target,
+        ),
+    ],
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Only for `behaviors`: run folders, or folders of run folders; records without "
+            "weights are enough.",
+        ),
+    ] = None,
+    scale: Annotated[
+        float, typer.Option(metavar="<fraction>", help="Fraction of the paper's epochs.")
+    ] = 1.0,
+    row: Annotated[
+        list[str] | None,
+        typer.Option(metavar="<name>", help="Row of the table; may be repeated. By default all."),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="<name>", help="Column of the table; may be repeated. By default all."
+        ),
+    ] = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="<folder>",
+            help="Folder for TARGET.json and the runs, which tables share: OUT/RUN-N-epochs.",
+        ),
+    ] = Path("runs/reproduce"),
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="<key=value>",
+            help="Override a key of all recipes, for example data.root=PATH; may be repeated.",
+        ),
+    ] = None,
+    transfer_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="<name=path>",
+            help="Where a set of table4 is, if not among the downloaded ones; may be repeated.",
+        ),
+    ] = None,
+    imagenet_c: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="<folder>", help="ImageNet-C for table5; by default corruptions are computed."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print runs, cost and commands, and train nothing."),
+    ] = False,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="Start even if training takes more than a day of an H200."),
+    ] = False,
+    device: Device = "auto",
+    download: Download = False,
+    as_json: AsJson = False,
+) -> None:
+    """Reproduce a table or figure of the paper, ours beside the paper's numbers.
+
+    Trains the runs that are not there yet, one at a time; runs that were
+    interrupted are resumed, and runs that several tables need are trained once.
+    --scale shortens all of them; the table says how many epochs they have.
+    """
+    from protosphere.cli.errors import report_errors
+
+    with report_errors():
+        if target != _BEHAVIORS and runs:
+            raise ValueError(f"run folders are only for `{_BEHAVIORS}`, got {runs[0]}")
+        if target == _LIST:
+            _print_list(as_json=as_json)
+            return
+        if target == _BEHAVIORS:
+            _check_behaviors(runs or [], as_json=as_json)
+            return
+        from protosphere.cli.compare import create_trainer
+        from protosphere.cli.devices import resolve_device
+        from protosphere.cli.reproduce_text import print_plan, print_reproduction
+        from protosphere.studies.reproduce import check_data, plan_target, run_target
+
+        plan = plan_target(
+            target,
+            out=out,
+            scale=scale,
+            overrides=overrides or [],
+            rows=row or [],
+            columns=column or [],
+        )
+        if dry_run:
+            print_plan(plan, as_json=as_json)
+            return
+        used = resolve_device(device)
+        reader = _create_reader(
+            plan, used, overrides or [], transfer_set or [], imagenet_c, download=download
+        )
+        check_data(plan, reader, download=download)
+        _announce_cost(plan, used, is_confirmed=yes)
+        result = run_target(
+            plan,
+            train=create_trainer(used, download=download),
+            reader=reader,
+            device=used,
+            report=lambda line: echo(line, err=True),
+        )
+        if as_json:
+            typer.echo(to_json(result.to_json(), indent=2))
+        else:
+            print_reproduction(result, digits=plan.target.digits)
+            echo(f"Written to {out / f'{target}.json'}")
+    if result.pending and not result.failures:
+        echo(
+            f"Interrupted: {len(result.pending)} of {len(plan.runs)} runs are missing; the same "
+            "command continues",
+            err=True,
+        )
+    if result.pending:
+        raise typer.Exit(1)
+
+
+def _create_reader(
+    plan: "TargetPlan",
+    device: str,
+    overrides: list[str],
+    transfer_sets: list[str],
+    imagenet_c: Path | None,
+    *,
+    download: bool,
+) -> "RunReader":
+    from protosphere.studies.reproduce_readings import RunReader
+
+    roots = [text.partition("=")[2] for text in overrides if text.startswith("data.root=")]
+    sets = {}
+    for text in transfer_sets:
+        name, _, path = text.partition("=")
+        if name not in plan.transfer_sets or not path:
+            known = ", ".join(plan.transfer_sets) or "none"
+            raise ValueError(
+                f"--transfer-set must be NAME=PATH with a set of {plan.target.name} ({known}), "
+                f"got {text!r}"
+            )
+        sets[name] = text
+    return RunReader(
+        plan.runs,
+        device,
+        download,
+        root=roots[-1] if roots else "data",
+        sets=sets,
+        corruption_folder=imagenet_c,
+    )
+
+
+def _announce_cost(plan: "TargetPlan", device: str, *, is_confirmed: bool) -> None:
+    """Say what training costs before it starts; days of it must be confirmed."""
+    from protosphere.cli.text import count
+
+    hours = plan.hours_left
+    if not plan.missing or hours is None:
+        return
+    if hours > _MANY_HOURS and not is_confirmed:
+        raise ValueError(
+            f"{plan.target.name} takes about {hours:,.0f} hours of training on one H200; --yes "
+            "starts it here, --scale, --row and --column make it shorter, and --dry-run prints "
+            "the commands that run it elsewhere"
+        )
+    longer = "" if device.startswith("cuda") else f"; {device} is far slower"
+    echo(
+        f"{count(len(plan.missing), 'run')} to train, about {hours:,.1f} hours on one H200 by "
+        f"measured speeds{longer}",
+        err=True,
+    )
+
+
+def _print_list(*, as_json: bool) -> None:
+    from protosphere.cli.reproduce_text import print_list
+
+    print_list(as_json=as_json)
+
+
+def _check_behaviors(folders: list[Path], *, as_json: bool) -> None:
+    from protosphere.cli.reproduce_text import print_behaviors
+    from protosphere.studies.behaviors import check_behaviors
+
+    print_behaviors(check_behaviors(folders), as_json=as_json)

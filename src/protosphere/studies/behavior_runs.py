@@ -1,0 +1,126 @@
+"""Records of runs for the paper's expected behaviors: read, and grouped by what they share."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from protosphere.recipes.loading import read_run_recipe
+from protosphere.recipes.schema import Recipe, RecipeError
+from protosphere.runs import RunFolder, RunFolderError
+from protosphere.studies.common import method_name
+from protosphere.studies.convergence import TrainingLog, read_log
+
+_WITHOUT_EFFECT = {"name", "seed", "loss", "evaluation", "checkpoint", "probe"}
+_LOCATIONS = ("root", "path", "classes", "workers", "in_memory", "source")
+
+
+class RunRecords(NamedTuple):
+    """What is known of a run without its weights.
+
+    Attributes:
+        path: The run folder.
+        recipe: Its recipe.
+        last: Its last evaluation.
+        log: Its metrics over time; None if metadata that this needs were not kept.
+    """
+
+    path: Path
+    recipe: Recipe
+    last: dict[str, Any]
+    log: TrainingLog | None
+
+    @property
+    def loss(self) -> str:
+        """The loss, as the paper's tables name it."""
+        return method_name(self.recipe)
+
+    def rows(self, benchmark: str) -> list[dict[str, Any]]:
+        """Return the rows of a benchmark; none if it was not run."""
+        path = self.path / "benchmarks" / f"{benchmark}.json"
+        rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
+        return rows
+
+
+def read_runs(folders: Sequence[Path | str]) -> tuple[list[RunRecords], dict[str, str]]:
+    """Read complete runs.
+
+    Args:
+        folders: Run folders, or folders that contain run folders.
+
+    Returns:
+        The runs, and why others were not read.
+
+    Raises:
+        RunFolderError: A folder is no run and contains none.
+    """
+    runs: list[RunRecords] = []
+    skipped: dict[str, str] = {}
+    for path in dict.fromkeys(found for folder in folders for found in _find_runs(Path(folder))):
+        folder = RunFolder(path)
+        try:
+            recipe, last = read_run_recipe(folder), folder.last_evaluation()
+        except RecipeError as error:
+            skipped[str(path)] = str(error)
+            continue
+        if last is None or last["epoch"] < recipe.schedule.epochs:
+            skipped[str(path)] = "it is not complete"
+            continue
+        try:
+            log: TrainingLog | None = read_log(path)
+        except RunFolderError:
+            log = None
+        runs.append(RunRecords(path, recipe, last, log))
+    return runs, skipped
+
+
+def _find_runs(folder: Path) -> list[Path]:
+    if (folder / "recipe.yaml").exists():
+        return [folder]
+    found = sorted(path.parent for path in folder.glob("*/recipe.yaml"))
+    if not found:
+        raise RunFolderError(f"{folder} must be a run folder or contain some; it does not")
+    return found
+
+
+def group_runs(
+    runs: Sequence[RunRecords], *, across: bool
+) -> dict[str, dict[str, list[RunRecords]]]:
+    """Return the runs by setting and loss.
+
+    Args:
+        runs: The runs.
+        across: Whether runs may differ in more than the loss and the seed: only data and number of
+            epochs must be the same.
+    """
+    groups: dict[str, dict[str, list[RunRecords]]] = {}
+    titles: dict[str, str] = {}
+    for run in runs:
+        content = run.recipe.model_dump(mode="json", exclude=_WITHOUT_EFFECT)
+        for key in _LOCATIONS:
+            content["data"].pop(key, None)
+        if across:
+            content = {"data": content["data"], "epochs": run.recipe.schedule.epochs}
+        key = json.dumps([_data_name(run), content], sort_keys=True)
+        title = f"{_data_name(run)}, {run.recipe.schedule.epochs} epochs"
+        groups.setdefault(key, {}).setdefault(run.loss, []).append(run)
+        titles[key] = title
+    named: dict[str, dict[str, list[RunRecords]]] = {}
+    for key, group in groups.items():
+        same = [other for other in titles if titles[other] == titles[key]]
+        number = f" ({same.index(key) + 1})" if len(same) > 1 else ""
+        named[titles[key] + number] = group
+    return named
+
+
+def _data_name(run: RunRecords) -> str:
+    """The dataset; images of a file of arrays are known by the name of the recipe."""
+    data = run.recipe.data
+    name = data.source if data.source != "arrays" else run.recipe.name.partition("-")[0]
+    if data.long_tail is not None:
+        name += f", long tail {data.long_tail:g}"
+    if data.class_groups is not None:
+        name += ", groups of classes"
+    if data.label_noise is not None:
+        name += f", {data.label_noise.fraction:g} wrong labels"
+    return name

@@ -1,0 +1,289 @@
+"""How a number of the paper is read from runs: logged metrics, probes and benchmarks."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from protosphere.data.transfer_sets import TransferSet, load_transfer_set, parse_target
+from protosphere.evaluation.probes import ProbeName, ProbeResult
+from protosphere.recipes.loading import Run, load_run
+from protosphere.runs import RunFolder
+from protosphere.runs.metadata import read_class_names
+from protosphere.runs.results import ResultFile, read_result
+from protosphere.studies.common import reported_split, run_settings
+from protosphere.studies.convergence import TrainingLog, read_log, run_convergence
+from protosphere.studies.corruption_summary import (
+    CorruptionSummary,
+    find_reference,
+    reference_of,
+    summarize_corruptions,
+)
+from protosphere.studies.corruptions import CorruptionRow, run_corruptions
+from protosphere.studies.reproduce_runs import PaperRun, PlannedRun
+from protosphere.studies.transfer import TransferRow, run_transfer
+
+# A number, "never" for what did not happen, or None for what is not known.
+Value = float | str | None
+PROBES_FILE = "probes"
+RowT = TypeVar("RowT")
+
+
+@dataclass
+class RunReader:
+    """Reads numbers from the runs of a table; what a benchmark computes stays in the run folder.
+
+    Attributes:
+        runs: All runs, by the run of the paper.
+        device: Where models compute.
+        download: Whether missing sets are downloaded.
+        root: Folder of downloaded sets to transfer to.
+        sets: Sets to transfer to by name, ``NAME=PATH`` for those that are elsewhere.
+        corruption_folder: Folder of ImageNet-C; None computes the corruptions.
+    """
+
+    runs: Mapping[PaperRun, PlannedRun]
+    device: torch.device | str = "cpu"
+    download: bool = False
+    root: Path | str = "data"
+    sets: Mapping[str, str] = field(default_factory=dict)
+    corruption_folder: Path | None = None
+    _loaded: dict[Path, Run] = field(default_factory=dict)
+    _targets: dict[str, TransferSet] = field(default_factory=dict)
+
+    def last_evaluation(self, run: PaperRun) -> dict[str, Any]:
+        """Return the last evaluation of a complete run."""
+        return RunFolder(self.runs[run].folder).last_evaluation() or {}
+
+    def log(self, run: PaperRun) -> TrainingLog:
+        """Return what a run has logged."""
+        return read_log(self.runs[run].folder)
+
+    def transfer_set(self, name: str) -> TransferSet:
+        """Load a set to transfer to, once.
+
+        Raises:
+            DataError: It is not there.
+        """
+        if name not in self._targets:
+            target = parse_target(self.sets.get(name, name))
+            self._targets[name] = load_transfer_set(target, root=self.root, download=self.download)
+        return self._targets[name]
+
+    def benchmark(
+        self,
+        run: PaperRun,
+        name: str,
+        row_type: type[RowT],
+        compute: Callable[[Run], tuple[RowT, ...]],
+    ) -> tuple[RowT, ...]:
+        """Return the rows of a benchmark, computed or read if they are there.
+
+        Of a run whose records were kept without its weights, the file counts as it is.
+
+        Args:
+            run: The run.
+            name: Name of the file under ``benchmarks``.
+            row_type: Kind of its rows.
+            compute: Computes and keeps them.
+
+        Raises:
+            RunFolderError: There are neither weights nor rows.
+        """
+        planned = self.runs[run]
+        folder = planned.folder
+        if not planned.has_weights:
+            return read_result(folder / "benchmarks" / f"{name}.json", row_type).rows
+        if folder not in self._loaded:
+            self._loaded.clear()  # One model at a time.
+            self._loaded[folder] = load_run(
+                folder,
+                device=self.device,
+                overrides=planned.locations,
+                download=self.download,
+            )
+        return compute(self._loaded[folder])
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How one number is read from a run."""
+
+    @property
+    def other_runs(self) -> tuple[PaperRun, ...]:
+        """Further runs that the number needs."""
+        return ()
+
+    @property
+    def transfer_sets(self) -> tuple[str, ...]:
+        """Sets of images that the number needs beside those of the run."""
+        return ()
+
+    def read(self, reader: RunReader, run: PaperRun) -> Value:
+        """Return the number, as the paper prints it.
+
+        Args:
+            reader: The runs.
+            run: The run.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Logged(Reading):
+    """A metric of the last evaluation in training.
+
+    Attributes:
+        metric: Name of the metric.
+        unit: Factor from the logged value to the paper's.
+    """
+
+    metric: str
+    unit: float = 1.0
+
+    def read(self, reader: RunReader, run: PaperRun) -> Value:
+        """Return the logged value."""
+        value = reader.last_evaluation(run).get(self.metric)
+        return None if value is None else self.unit * float(value)
+
+
+@dataclass(frozen=True)
+class Probed(Reading):
+    """The accuracy of a classifier on frozen features, or a collapse metric with its weights.
+
+    Attributes:
+        probe: Name of the probe.
+        space: Which features, if the encoder has a projection.
+        metric: A collapse metric; None for the accuracy in percent.
+    """
+
+    probe: ProbeName
+    space: Literal["output", "backbone"]
+    metric: str | None = None
+
+    def read(self, reader: RunReader, run: PaperRun) -> Value:
+        """Return the value, after fitting the probe if that was not done before."""
+        rows = reader.benchmark(run, PROBES_FILE, ProbeResult, lambda one: run_probe(one, self))
+        own = [row for row in rows if row.name == self.probe]
+        chosen = [row for row in own if row.features == self.space or len(own) == 1]
+        if not chosen:
+            return None
+        return 100 * chosen[0].accuracy if self.metric is None else chosen[0].metrics[self.metric]
+
+
+def run_probe(run: Run, reading: Probed) -> tuple[ProbeResult, ...]:
+    """Fit a probe and keep its result in RUN/benchmarks/probes.json.
+
+    Args:
+        run: The run.
+        reading: Which probe.
+
+    Returns:
+        All results that the file has.
+    """
+    split = reported_split(run.recipe)
+    settings = run_settings(run) | {
+        "test": run.dataset(split).test.fingerprint(),
+        "probe": run.recipe.probe.model_dump(mode="json"),
+    }
+    result = ResultFile(run.path, PROBES_FILE, ProbeResult, settings)
+    if all(row.name != reading.probe for row in result.rows):
+        result.append(*run.probe([reading.probe], split=split))
+    return result.rows
+
+
+@dataclass(frozen=True)
+class Transferred(Reading):
+    """The test metric of logistic regression on frozen features of other sets, in percent.
+
+    Attributes:
+        sets: Names of the sets; the number is the mean over them.
+    """
+
+    sets: tuple[str, ...]
+
+    @property
+    def transfer_sets(self) -> tuple[str, ...]:
+        """The sets."""
+        return self.sets
+
+    def read(self, reader: RunReader, run: PaperRun) -> Value:
+        """Return the mean over the sets."""
+        return fmean(self._read(reader, run, name) for name in self.sets)
+
+    def _read(self, reader: RunReader, run: PaperRun, name: str) -> float:
+        def compute(loaded: Run) -> tuple[TransferRow, ...]:
+            return run_transfer(loaded, reader.transfer_set(name), classifiers=["logistic"])
+
+        rows = reader.benchmark(run, f"transfer-{name}", TransferRow, compute)
+        return 100 * next(row.value for row in rows if row.classifier == "logistic")
+
+
+@dataclass(frozen=True)
+class Corrupted(Reading):
+    """An error on corrupted test images in percent, relative to AlexNet's on ImageNet.
+
+    Attributes:
+        column: ``clean_error``, ``mce``, or a corruption.
+        baseline: Run whose errors are divided by if the classes are not those of ImageNet.
+    """
+
+    column: str
+    baseline: PaperRun
+
+    @property
+    def other_runs(self) -> tuple[PaperRun, ...]:
+        """The baseline."""
+        return (self.baseline,)
+
+    def read(self, reader: RunReader, run: PaperRun) -> Value:
+        """Return the error, after corrupting the test images if that was not done before."""
+        reference = find_reference(read_class_names(RunFolder(reader.runs[run].folder)))
+        if reference is None:
+            reference = reference_of("the baseline", self._rows(reader, self.baseline))
+        summary = summarize_corruptions(self._rows(reader, run), reference)
+        value = self._select(summary)
+        return None if value is None else 100 * value
+
+    def _select(self, summary: CorruptionSummary) -> float | None:
+        values = {"clean_error": summary.clean_error, "mce": summary.mce}
+        return (values | summary.normalized_errors).get(self.column)
+
+    def _rows(self, reader: RunReader, run: PaperRun) -> tuple[CorruptionRow, ...]:
+        folder = reader.corruption_folder
+
+        def compute(loaded: Run) -> tuple[CorruptionRow, ...]:
+            return run_corruptions(loaded, folder=folder)
+
+        name = "corruptions" if folder is None else "corruption-files"
+        return reader.benchmark(run, name, CorruptionRow, compute)
+
+
+@dataclass(frozen=True)
+class Converged(Reading):
+    """When a metric converges, in percent (Table 7).
+
+    Attributes:
+        part: Until 95 % of neural collapse, of the run; or until the last value of the baseline,
+            of the baseline's own time.
+        metric: Name of the metric.
+        baseline: The run with cross-entropy.
+    """
+
+    part: Literal["percent_to_collapse", "percent_of_baseline"]
+    metric: str
+    baseline: PaperRun
+
+    @property
+    def other_runs(self) -> tuple[PaperRun, ...]:
+        """The baseline."""
+        return (self.baseline,)
+
+    def read(self, reader: RunReader, run: PaperRun) -> Value:
+        """Return the time, from what both runs have logged."""
+        rows = run_convergence(reader.log(run), baseline=reader.log(self.baseline))
+        value: Value = getattr(next(row for row in rows if row.metric == self.metric), self.part)
+        return value
