@@ -50,6 +50,9 @@ class ExponentialMovingAverage:
             if value.is_floating_point() and name not in excluded
         }
         self._averages = {name: value.clone() for name, value in self._weights.items()}
+        # They share the memory of the above.
+        self._own_weights = [own_part(weight) for weight in self._weights.values()]
+        self._own_averages = [own_part(average) for average in self._averages.values()]
         device = next(iter(state.values())).device
         self._new_fraction = torch.zeros((), device=device)  # 1 − d of the next update.
 
@@ -64,10 +67,9 @@ class ExponentialMovingAverage:
     @torch.no_grad()
     def update(self) -> None:
         """Update the average with the current weights."""
-        averages = [own_part(average) for average in self._averages.values()]
-        changes = torch._foreach_sub([own_part(w) for w in self._weights.values()], averages)
+        changes = torch._foreach_sub(self._own_weights, self._own_averages)
         torch._foreach_mul_(changes, self._new_fraction)
-        torch._foreach_add_(averages, changes)
+        torch._foreach_add_(self._own_averages, changes)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -152,7 +152,7 @@ def own_part(tensor: Tensor) -> Tensor:
         tensor: A tensor, divided over the processes or not.
     """
     if not is_divided(tensor):
-        return tensor  # The usual case, of every weight at every step.
+        return tensor
     with torch.no_grad():
         part: Tensor = tensor.to_local()  # type: ignore[attr-defined]
     return part
@@ -171,7 +171,7 @@ def clip_gradients(
     Args:
         parameters: The parameters; those without a gradient are left out.
         max_norm: The largest norm.
-        group: The processes over which parameters are divided, if there are any.
+        group: The processes over which some of the parameters are divided.
         sharded: Parameters of which each process has some rows as a plain tensor.
     """
     divided: list[Tensor] = []
@@ -180,9 +180,6 @@ def clip_gradients(
         if parameter.grad is not None:
             is_part = is_divided(parameter.grad) or any(parameter is one for one in sharded)
             (divided if is_part else whole).append(own_part(parameter.grad))
-    if not divided:
-        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-        return
     squares = sum_over(torch.nn.utils.get_total_norm(divided).square(), group)
     if whole:
         squares = squares + torch.nn.utils.get_total_norm(whole).square()

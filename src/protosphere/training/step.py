@@ -237,10 +237,11 @@ class EagerStep:
             self._scaler.unscale([own_part(p.grad) for p in self._parameters if p.grad is not None])
             if self._is_divided:  # An overflow may be in the part of another process.
                 self._scaler.found_inf.copy_(max_over(self._scaler.found_inf, self.world.group))
-        if self.config.grad_clip is not None:
-            clip_gradients(
-                self._parameters, self.config.grad_clip, self.world.group, sharded=self._sharded
-            )
+        max_norm = self.config.grad_clip
+        if max_norm is not None and self._is_divided:
+            clip_gradients(self._parameters, max_norm, self.world.group, sharded=self._sharded)
+        elif max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._parameters, max_norm)
         return loss.detach()
 
     def apply_gradients(self) -> None:
