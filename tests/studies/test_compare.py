@@ -15,11 +15,8 @@ from protosphere.recipes.schema import Recipe
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import has_checkpoint, last_step
 from protosphere.runs.comparison import read_comparison
-from protosphere.studies.compare import (
-    NoCompleteRunError,
-    describe_error,
-    run_comparison,
-)
+from protosphere.studies.common import describe_error
+from protosphere.studies.compare import NoCompleteRunError, run_comparison
 from support.short_runs import few_digits
 
 QUICK = [*few_digits(), "schedule.epochs=2", "checkpoint.every=1", "evaluation.metrics=cheap"]

@@ -1,5 +1,6 @@
 """What the benchmarks of a run share: what identifies a run, and the name of its method."""
 
+import gc
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,9 +16,12 @@ from protosphere.recipes.loading import Run
 from protosphere.recipes.schema import Recipe
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.metadata import DataMetadata
+from protosphere.storage.atomic import reason
 
 # Losses whose name in the paper's tables is another one.
 _PAPER_NAMES = {"etf-dr": "etf_dr"}
+# Characters of the error of another package.
+_MAX_ERROR = 300
 
 
 def check_targets_exist(targets: Iterable[str]) -> None:
@@ -44,6 +48,29 @@ def is_run_target(target: str) -> bool:
     """
     path = Path(target)
     return path.is_dir() and (target not in catalog.names() or (path / "recipe.yaml").exists())
+
+
+def describe_error(error: Exception) -> str:
+    """Return an error in one line, without what differs from one attempt to the next.
+
+    Args:
+        error: The error that a run has ended with.
+    """
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return "out of memory"
+    if isinstance(error, OSError):
+        return f"cannot use {error.filename or 'a file'}: {reason(error)}"
+    lines = str(error).strip().splitlines() or ["no message"]
+    is_own = type(error).__module__.startswith("protosphere.") or isinstance(error, ValueError)
+    text = lines[0].rstrip(".")
+    return text if is_own else f"{type(error).__name__}: {text}"[:_MAX_ERROR]
+
+
+def free_memory() -> None:
+    """Give the memory of the last run on a GPU to the next one."""
+    if torch.cuda.is_initialized():
+        gc.collect()  # Cycles of objects may hold it.
+        torch.cuda.empty_cache()
 
 
 def run_settings(run: Run) -> dict[str, Any]:

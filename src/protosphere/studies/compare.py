@@ -1,6 +1,5 @@
 """Compare recipes over seeds: train the runs that are missing, and compare their evaluations."""
 
-import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from protosphere.runs import RunFolderError
 from protosphere.runs.comparison import COMPARISON_FILE, Comparison, write_comparison
 from protosphere.storage import StorageError
 from protosphere.storage.atomic import reason
+from protosphere.studies.common import describe_error, free_memory
 from protosphere.studies.compare_plan import ComparisonPlan, PlannedRun, plan_comparison, with_seed
 from protosphere.studies.compare_records import (
     Outcomes,
@@ -28,7 +28,7 @@ from protosphere.studies.compare_records import (
 from protosphere.studies.compare_statistics import check_confidence
 from protosphere.studies.compare_summary import NoCompleteRunError, create_comparison
 
-__all__ = ["NoCompleteRunError", "Trainer", "compare_runs", "describe_error", "run_comparison"]
+__all__ = ["NoCompleteRunError", "Trainer", "compare_runs", "run_comparison"]
 
 # Trains a recipe into a run folder, or resumes it there; returns whether training is complete.
 Trainer = Callable[[Recipe, Path], bool]
@@ -152,22 +152,6 @@ def compare_runs(
     return create_comparison(plan, _read_runs(plan, Path()), confidence=confidence)
 
 
-def describe_error(error: Exception) -> str:
-    """Return an error in one line, without what differs from one attempt to the next.
-
-    Args:
-        error: The error that a run has ended with.
-    """
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return "out of memory"
-    if isinstance(error, OSError):
-        return f"cannot use {error.filename or 'a file'}: {reason(error)}"
-    lines = str(error).strip().splitlines() or ["no message"]
-    is_own = type(error).__module__.startswith("protosphere.") or isinstance(error, ValueError)
-    text = lines[0].rstrip(".")
-    return text if is_own else f"{type(error).__name__}: {text}"
-
-
 def _read_runs(plan: ComparisonPlan, out: Path) -> Outcomes:
     """Read the runs that need no training."""
     outcomes: Outcomes = {}
@@ -242,10 +226,3 @@ def _room_for_compiled_steps(num_methods: int) -> Iterator[None]:
 
     with torch._dynamo.config.patch(recompile_limit=_COMPILED_VERSIONS + 2 * num_methods):
         yield
-
-
-def free_memory() -> None:
-    """Give the memory of the last run to the next one."""
-    if torch.cuda.is_initialized():
-        gc.collect()
-        torch.cuda.empty_cache()

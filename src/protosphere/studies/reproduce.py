@@ -18,7 +18,8 @@ from protosphere.recipes.schema import RecipeError
 from protosphere.recipes.schema.text import parse_value
 from protosphere.storage import StorageError, write_atomically
 from protosphere.storage.atomic import reason
-from protosphere.studies.compare import Trainer, describe_error, free_memory
+from protosphere.studies.common import describe_error, free_memory
+from protosphere.studies.compare import Trainer
 from protosphere.studies.compiled_code import CompiledCode
 from protosphere.studies.paper import paper_value
 from protosphere.studies.reproduce_readings import RunReader, Value

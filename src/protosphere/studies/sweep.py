@@ -1,6 +1,5 @@
 """Sweeps: train a recipe with many settings, choose on validation images; stop and resume."""
 
-import gc
 import json
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -22,6 +21,7 @@ from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import last_step
 from protosphere.runs.sweeps import SweepRecord, SweepTrial
 from protosphere.storage.errors import StorageError
+from protosphere.studies.common import describe_error, free_memory
 from protosphere.studies.compiled_code import CompiledCode
 from protosphere.studies.sweep_folder import SweepFolder
 from protosphere.studies.sweep_plan import (
@@ -42,7 +42,6 @@ from protosphere.studies.sweep_storage import (
 
 # Metrics of the last evaluation that a record has.
 _RECORDED = (*get_args(Metric), "train_accuracy")
-_MAX_ERROR = 300
 _DATA = "data"
 
 
@@ -178,9 +177,7 @@ class _Sweep:
             with claim:
                 if not self._run_trial(trial):
                     return
-            if torch.device(self.device).type == "cuda":
-                gc.collect()  # Cycles of objects may hold memory of the last trial.
-                torch.cuda.empty_cache()
+            free_memory()
 
     def _next_trial(self) -> tuple[Trial, IO[str]] | None:
         """Return an interrupted trial or a new one, claimed for this process."""
@@ -241,7 +238,7 @@ class _Sweep:
                 except (StorageError, StorageInternalError, RunFolderError):
                     raise  # A full disk or a damaged folder is no fault of the settings.
                 except Exception as error:
-                    outcome = _Outcome(error=_describe(error))
+                    outcome = _Outcome(error=describe_error(error))
                     break
                 self._report(trial, fraction)
         if outcome is None:
@@ -352,10 +349,3 @@ def _saved_evaluations(run: RunFolder) -> list[dict[str, Any]]:
         for record in run.records()
         if record.get("kind") == "evaluation" and record["step"] <= last
     ]
-
-
-def _describe(error: Exception) -> str:
-    """Return an error in one line; the type is named unless the error is one of this package."""
-    lines = str(error).strip().splitlines() or [""]
-    is_own = type(error).__module__.startswith("protosphere.")
-    return lines[0] if is_own else f"{type(error).__name__}: {lines[0]}"[:_MAX_ERROR]
