@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import protosphere
-from support.commands import invoke, run_command
+from support.commands import invoke, refusal, run_command
 
 
 def test_version_is_the_installed_one() -> None:
@@ -48,6 +48,16 @@ def test_module_runs_as_the_command() -> None:
         check=True,
     )
     assert done.stdout.startswith("protosphere ")
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("command", ["compare", "benchmark", "evaluate"])
+def test_torchrun_is_refused_where_processes_do_not_share_work(
+    monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    assert refusal(command) == f"protosphere {command} must be started without torchrun"
 
 
 @pytest.mark.bad_input

@@ -46,6 +46,7 @@ def _print_version(requested: bool) -> bool:
 
 @app.callback()
 def main(
+    context: typer.Context,
     version: Annotated[  # noqa: ARG001  Its callback does the work.
         bool,
         typer.Option(
@@ -61,6 +62,16 @@ def main(
     log = logging.getLogger("protosphere")
     if not any(isinstance(handler, _WarningPrinter) for handler in log.handlers):
         log.addHandler(_WarningPrinter(logging.WARNING))
+    _check_processes(context.invoked_subcommand)
+
+
+def _check_processes(command: str | None) -> None:
+    """Refuse several processes of torchrun, which would all do the same work in the same folder."""
+    several = "LOCAL_RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+    # A sweep refuses them itself and says how it uses several GPUs.
+    if several and command not in ("train", "sweep"):
+        echo(f"Error: protosphere {command} must be started without torchrun", err=True)
+        raise typer.Exit(1)
 
 
 class _WarningPrinter(logging.Handler):
