@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from protosphere.cli.sweep_text import print_trials
 from protosphere.recipes.loading import read_recipe
 from protosphere.runs.sweeps import read_sweep
 from support.commands import invoke, refusal, run_command
@@ -63,6 +65,15 @@ def test_the_files_of_a_sweep(finished: tuple[Path, Any]) -> None:
     assert "<svg" in (out.parent / "sweep.svg").read_text(encoding="utf-8")
 
 
+def test_the_table_says_when_a_trial_was_pruned(
+    finished: tuple[Path, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = read_sweep(finished[0])
+    pruned = replace(record.trials[0], state="pruned", value=None, evaluations=((2, 0.775),))
+    print_trials(replace(record, trials=(pruned,)))
+    assert capsys.readouterr().out.rstrip().endswith("–  pruned after epoch 2 at 77.50 %")
+
+
 def test_a_second_call_prints_what_is_there(finished: tuple[Path, Any]) -> None:
     out, _ = finished
     printed = json.loads(run_command(*_arguments(out, *OVER, "--json")))
@@ -110,7 +121,9 @@ def test_a_sweep_without_a_complete_trial_is_an_error(tmp_path: Path) -> None:
         (["--over", "optimizer.lrr=1,2"], "a recipe has no optimizer.lrr; did you mean lr?"),
         (["--over", "optimizer.lr=0.5..0.1"], "must be below the upper, got 0.5..0.1"),
         (["--over", "optimizer.lr=log:0..0.1"], "must be above 0, got 0 for optimizer.lr"),
-        (["--over", "optimizer.lr=0.1..0.2"], "--trials must be given"),
+        (["--over", "optimizer.lr=0.1..0.2"], "--trials must be given, because optimizer.lr is a"),
+        (["--over", "optimizer.lr=0.1,0.2", "--sampler", "tpe"], "because --sampler is tpe"),
+        (["optimizer.lr=0.1,0.2", "--set", "optimizer.lr=1"], "--set or to --over, not to both"),
         (["--over", "optimizer.lr=0.1,0.2", "--storage", "x"], "--storage must be a storage"),
         (["--over", "optimizer.lr=0.1,0.2", "--plot", "x.gif"], "--plot must be a file that ends"),
         (["--over", "optimizer.lr=0.1,0.2", "--set", "data.path=none.npz"], "none.npz"),

@@ -121,7 +121,8 @@ def test_the_best_region_is_within_a_standard_error() -> None:
     }
     assert best_region(record) == expected
     text = describe_region(record)
-    assert text.startswith(f"{len(good)} trials are within one standard error")
+    points = f"{100 * record.tolerance:.2g} percentage points"
+    assert text.startswith(f"{len(good)} trials are within one standard error ({points}) of the ")
     assert describe_region(replace(record, trials=())) == "No trial is complete."
 
 

@@ -122,11 +122,13 @@ def sweep(
         if plot is not None:
             check_new_file("--plot", plot, suffixes=PLOT_SUFFIXES, overwrite=overwrite)
             import_matplotlib()
+        varied = [*(over or []), *(more or [])]
+        _check_overrides(overrides or [], varied)
         recipe = read_recipe(recipe_name, overrides or [])
         with catch_signals() as stop_requested, SweepDisplay() as display:
             record = run_sweep(
                 recipe,
-                [*(over or []), *(more or [])],
+                varied,
                 out,
                 trials=trials,
                 sampler=sampler,
@@ -161,6 +163,14 @@ def _check_processes() -> None:
             "a trial of a sweep trains on one device: start one process per GPU with the same "
             "--out, without torchrun"
         )
+
+
+def _check_overrides(overrides: list[str], varied: list[str]) -> None:
+    """Refuse a key that is both set and varied; one of the two would have no effect."""
+    keys = {text.partition("=")[0].strip() for text in varied}
+    for override in overrides:
+        if (key := override.partition("=")[0].strip()) in keys:
+            raise ValueError(f"{key} must be given to --set or to --over, not to both")
 
 
 def _print_result(record: "SweepRecord", out: Path, *, has_page: bool, as_json: bool) -> None:

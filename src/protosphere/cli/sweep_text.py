@@ -21,12 +21,12 @@ class SweepDisplay:
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
         self._bar = create_progress(
-            TextColumn("trial {task.completed:.1f}/{task.total}"),
+            TextColumn("{task.fields[trials]}"),
             BarColumn(bar_width=30),
             TimeElapsedColumn(),
             TextColumn("{task.description}"),
         )
-        self._task = self._bar.add_task("starting", total=None)
+        self._task = self._bar.add_task("loading", total=None, trials="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -50,6 +50,7 @@ class SweepDisplay:
             self._task,
             total=progress.num_trials,
             completed=trial.number + progress.fraction,
+            trials=f"trial {trial.number + progress.fraction:.1f}/{progress.num_trials}",
             description=printable(settings),
         )
         if trial.state != "running":
@@ -95,7 +96,12 @@ def print_trials(record: "SweepRecord") -> None:
             for one in record.settings
         ]
         value = MISSING if trial.value is None else format_metric(record.metric, trial.value)
-        note = "best" if trial == record.best else trial.error or trial.state
+        if trial == record.best:
+            note = "best"
+        elif trial.state in ("complete", "running"):
+            note = trial.state
+        else:
+            note = _describe_outcome(trial, record.metric)
         return [f"{trial.number:04d}", *settings, value, note]
 
     print_table(

@@ -73,7 +73,9 @@ def create_plan(
             )
         trials = combinations
     elif trials is None:
-        raise SweepError("--trials must be given unless all settings are grids")
+        ranges = [setting.key for setting in settings if setting.kind != "grid"]
+        reason = f"{ranges[0]} is a range" if ranges else f"--sampler is {sampler}"
+        raise SweepError(f"--trials must be given, because {reason}")
     if sampler != "grid" and combinations is not None and trials > combinations:
         raise SweepError(
             f"--trials must be at most {combinations}, the number of combinations, got {trials}"

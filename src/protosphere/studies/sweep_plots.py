@@ -218,8 +218,11 @@ def describe_region(record: SweepRecord) -> str:
         for key, (low, high) in best_region(record).items()
     )
     count = "1 trial is" if len(good) == 1 else f"{len(good)} trials are"
-    rule = "one standard error" if record.metric.endswith("accuracy") else "1 %"
-    text = f"{count} within {rule} ({record.tolerance:.2g}) of the best"
+    if record.metric.endswith("accuracy"):
+        rule = f"one standard error ({100 * record.tolerance:.2g} percentage points)"
+    else:
+        rule = f"1 % ({record.tolerance:.2g})"
+    text = f"{count} within {rule} of the best"
     return f"{text}: {ranges}." if ranges else f"{text}."
 
 
