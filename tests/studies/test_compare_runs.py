@@ -192,7 +192,7 @@ def test_targets_that_are_refused(tmp_path: Path) -> None:
         plan_comparison(["digits-ce", str(recipe)], out=tmp_path)
     _logged(tmp_path / "digits-ce", [0.5], recipe="digits-ce")
     (tmp_path / "digits-ce" / "0").rename(tmp_path / "digits-ce" / "seed-0")
-    with pytest.raises(RunFolderError, match="epochs is 2 there and 15 here; another --out trains"):
+    with pytest.raises(RunFolderError, match="epochs is 2 there and 15 here; choose another --out"):
         plan_comparison(["digits-ce"], out=tmp_path, seeds=[0])
 
 

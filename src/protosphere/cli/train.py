@@ -177,7 +177,8 @@ def train_run(
             return True
         if last.progress.stopping and last.progress.epoch < epochs:
             step = last.progress.step
-            echo(f"Stopped at step {step} with a checkpoint; add --resume to continue")
+            how = "the same command continues" if resume else "add --resume to continue"
+            echo(f"Stopped at step {step} with a checkpoint; {how}")
             return False
         if last.stopped_early:
             waited = count(recipe.checkpoint.patience or 0, "evaluation")

@@ -240,8 +240,7 @@ def _check_folders(runs: Sequence[PlannedRun]) -> None:
             continue
         if changed := find_difference(read_run_recipe(folder), run.recipe):
             raise RunFolderError(
-                f"{folder.path} holds a run of another recipe: {changed}; another --out trains "
-                "this one"
+                f"{folder.path} holds a run of another recipe: {changed}; choose another --out"
             )
 
 
