@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from protosphere.recipes.loading import read_run_recipe
 from protosphere.recipes.schema import Recipe, RecipeError
@@ -15,20 +17,29 @@ _WITHOUT_EFFECT = {"name", "seed", "loss", "evaluation", "checkpoint", "probe"}
 _LOCATIONS = ("root", "path", "classes", "workers", "in_memory", "source")
 
 
-class RunRecords(NamedTuple):
+@dataclass(frozen=True)
+class RunRecords:
     """What is known of a run without its weights.
 
     Attributes:
         path: The run folder.
         recipe: Its recipe.
         last: Its last evaluation.
-        log: Its metrics over time; None if metadata that this needs were not kept.
+        num_evaluations: Number of evaluations.
     """
 
     path: Path
     recipe: Recipe
     last: dict[str, Any]
-    log: TrainingLog | None
+    num_evaluations: int
+
+    @cached_property
+    def log(self) -> TrainingLog | None:
+        """The metrics over time; None if metadata that this needs were not kept."""
+        try:
+            return read_log(self.path)
+        except RunFolderError:
+            return None
 
     @property
     def loss(self) -> str:
@@ -66,11 +77,8 @@ def read_runs(folders: Sequence[Path | str]) -> tuple[list[RunRecords], dict[str
         if last is None or last["epoch"] < recipe.schedule.epochs:
             skipped[str(path)] = "it is not complete"
             continue
-        try:
-            log: TrainingLog | None = read_log(path)
-        except RunFolderError:
-            log = None
-        runs.append(RunRecords(path, recipe, last, log))
+        kinds = [record.get("kind") for record in folder.records()]
+        runs.append(RunRecords(path, recipe, last, kinds.count("evaluation")))
     return runs, skipped
 
 

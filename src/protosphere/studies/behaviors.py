@@ -134,20 +134,22 @@ def _has_labels_of_the_paper(group: _Group) -> bool:
     return data.long_tail is None and data.class_groups is None and data.label_noise is None
 
 
-def _find_log(group: _Group, loss: str) -> TrainingLog | None:
-    """The first run of a loss that was evaluated often enough to say when it converges."""
-    for run in group.get(loss, ()):
-        series = {} if run.log is None else run.log.series
-        if series and all(len(points) >= _EVALUATIONS for points in series.values()):
-            return run.log
-    return None
+def _find_logs(group: _Group, losses: Sequence[str]) -> dict[str, TrainingLog]:
+    """The first run of each loss that was evaluated often enough to say when it converges."""
+    logs = {}
+    for loss in losses if _has_labels_of_the_paper(group) else ():
+        runs = [run for run in group.get(loss, ()) if run.num_evaluations >= _EVALUATIONS]
+        known = [run.log for run in runs if run.log is not None and run.log.series]
+        if known:
+            logs[loss] = known[0]
+    return logs
 
 
 def _check_faster_than_ce(group: _Group) -> _Finding | None:
     """EB1: time to CE's last values, from Table 7, part II."""
-    baseline = _find_log(group, "ce")
-    logs = {loss: log for loss in _NORMALIZED if (log := _find_log(group, loss)) is not None}
-    if baseline is None or not logs or not _has_labels_of_the_paper(group):
+    logs = _find_logs(group, ("ce", *_NORMALIZED))
+    baseline = logs.pop("ce", None)
+    if baseline is None or not logs:
         return None
     texts, is_held = [], True
     for loss, log in logs.items():
@@ -170,8 +172,8 @@ def _check_faster_than_ce(group: _Group) -> _Finding | None:
 
 def _check_nonl_is_fastest(group: _Group) -> _Finding | None:
     """EB2: time to 95 % of collapse of the rank metrics, from Table 7, part I."""
-    logs = {loss: log for loss in _NORMALIZED if (log := _find_log(group, loss)) is not None}
-    if "nonl" not in logs or len(logs) < 2 or not _has_labels_of_the_paper(group):
+    logs = _find_logs(group, _NORMALIZED)
+    if "nonl" not in logs or len(logs) < 2:
         return None
     texts, is_held = [], True
     for metric in _RANKS:

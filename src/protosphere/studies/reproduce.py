@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from protosphere.data.splits import DataError
-from protosphere.recipes import catalog
 from protosphere.recipes.build import load_dataset
 from protosphere.recipes.schema import RecipeError
 from protosphere.recipes.schema.text import parse_value
@@ -23,7 +22,7 @@ from protosphere.studies.compare import Trainer
 from protosphere.studies.compiled_code import CompiledCode
 from protosphere.studies.paper import paper_value
 from protosphere.studies.reproduce_readings import RunReader, Value
-from protosphere.studies.reproduce_runs import PaperRun, PlannedRun, plan_run
+from protosphere.studies.reproduce_runs import PaperRun, PlannedRun, get_base_recipe, plan_run
 from protosphere.studies.reproduce_targets import Cell, Target, get_target
 
 _LOG = logging.getLogger("protosphere")
@@ -310,7 +309,7 @@ def _combine(values: list[Value], cell: Cell) -> Value:
 
 
 def _paper_epochs(run: PaperRun) -> int:
-    return catalog.get_recipe(run.recipe).schedule.epochs
+    return get_base_recipe(run.recipe).schedule.epochs
 
 
 def _select(target: Target, rows: Sequence[str], columns: Sequence[str]) -> Target:

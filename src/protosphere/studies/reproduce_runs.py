@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from protosphere.data.long_tail import long_tail_counts
@@ -125,7 +126,7 @@ class PlannedRun:
     @property
     def command(self) -> str:
         """The arguments of ``protosphere`` that train this run."""
-        before = flatten(catalog.get_recipe(self.run.recipe).model_dump(mode="json"))
+        before = flatten(get_base_recipe(self.run.recipe).model_dump(mode="json"))
         after = flatten(self.recipe.model_dump(mode="json"))
         words = ["train", self.run.recipe, "--out", str(self.folder), "--resume"]
         for key, value in after.items():
@@ -133,6 +134,16 @@ class PlannedRun:
                 text = value if isinstance(value, str) else json.dumps(value)
                 words += ["--set", f"{key}={text}"]
         return shlex.join(words)
+
+
+@cache
+def get_base_recipe(name: str) -> Recipe:
+    """Return the recipe with the paper's settings, which runs are changes of.
+
+    Args:
+        name: Name of the recipe.
+    """
+    return catalog.get_recipe(name)
 
 
 def plan_run(
@@ -159,8 +170,7 @@ def plan_run(
         stored = read_run_recipe(folder)
         if folder.records() and (changed := find_difference(stored, recipe)):
             raise RunFolderError(
-                f"{folder.path} holds a run of another recipe: {changed}; another --out trains "
-                "this one"
+                f"{folder.path} holds a run of another recipe: {changed}; choose another --out"
             )
         epochs = [record["epoch"] for record in folder.records() if "epoch" in record]
         epochs_done, is_done = max(epochs, default=0), is_complete(folder.path)
@@ -179,27 +189,28 @@ def create_recipe(run: PaperRun, *, scale: float = 1.0, overrides: Sequence[str]
         RecipeError: An override is not valid.
         ValueError: The scale leaves no epoch, or an override is of a key that the run sets.
     """
-    base = catalog.get_recipe(run.recipe)
+    base = get_base_recipe(run.recipe)
     fixed = {override.partition("=")[0] for override in run.overrides} | {_LENGTH}
     keys = {override.partition("=")[0].strip() for override in overrides}
     if taken := sorted(keys & fixed):
         instead = "; --scale changes it" if taken[0] == _LENGTH else ""
         raise ValueError(f"{taken[0]} must not be overridden: the table itself sets it{instead}")
     own = [override for override in overrides if _applies(base, override, keys)]
-    recipe = apply_overrides(base, [*own, *run.overrides])
+    recipe = apply_overrides(base, changed) if (changed := [*own, *run.overrides]) else base
     epochs = int(recipe.schedule.epochs * scale + 1e-9)
     if epochs < 1:
         raise ValueError(
             f"scale must leave at least one epoch; {scale:g} of the {recipe.schedule.epochs} "
             f"epochs of {run.recipe} is none"
         )
-    changes = [f"{_LENGTH}={epochs}", *_scale_warmup(recipe, scale), *_scale_probe(recipe, scale)]
+    changes = [] if scale == 1 else _scale(recipe, scale, epochs)
     if "evaluation.every" not in keys:
         every = max(1, epochs // _EVALUATIONS, min(_FEW_EPOCHS, epochs // 25))
         if recipe.evaluation.metrics == "cheap":
             every = max(1, int(recipe.evaluation.every * scale))
-        changes.append(f"evaluation.every={every}")
-    return apply_overrides(recipe, changes)
+        if every != recipe.evaluation.every:
+            changes.append(f"evaluation.every={every}")
+    return apply_overrides(recipe, changes) if changes else recipe
 
 
 def _applies(base: Recipe, override: str, keys: set[str]) -> bool:
@@ -208,6 +219,11 @@ def _applies(base: Recipe, override: str, keys: set[str]) -> bool:
     if section != "data" or "data.source" in keys:
         return True
     return key in type(base.data).model_fields or key not in _DATA_KEYS
+
+
+def _scale(recipe: Recipe, scale: float, epochs: int) -> list[str]:
+    changes = [f"{_LENGTH}={epochs}", *_scale_warmup(recipe, scale)]
+    return [*changes, *_scale_probe(recipe, scale)]
 
 
 def _scale_warmup(recipe: Recipe, scale: float) -> list[str]:
@@ -227,7 +243,7 @@ def _scale_probe(recipe: Recipe, scale: float) -> list[str]:
 
 def _name(run: PaperRun) -> str:
     """The name of a run: the same for runs of different tables that are trained alike."""
-    content = flatten(catalog.get_recipe(run.recipe).model_dump(mode="json"))
+    content = flatten(get_base_recipe(run.recipe).model_dump(mode="json"))
     words = [run.recipe]
     for override in run.overrides:
         key, _, value = override.partition("=")

@@ -1,0 +1,165 @@
+"""``protosphere reproduce``: every target from start to end, plans, refusals and behaviors."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from protosphere.studies.reproduce_targets import TARGETS
+from support.commands import invoke, refusal, run_command
+from support.reproductions import COLORS, tiny_overrides
+from support.short_runs import logged_run
+
+# The rows and columns of each target that are computed here, and the fraction of its epochs.
+CHOSEN: dict[str, tuple[list[str], list[str], float]] = {
+    "table1": (["ce", "nonl"], ["cifar100"], 0.001),
+    "table2": ([], ["cifar10"], 0.001),
+    "table3": (["cifar10 scl_fixed_prototypes", "cifar10 ce"], [], 0.001),
+    "table4": (["nonl"], ["cifar10", "dtd"], 0.002),
+    "table5": (["ce"], ["mce", "fog"], 0.002),
+    "table6": (["ntce"], ["cifar10_lt_0.1"], 0.005),
+    "table7": (["to_ce_final nonl"], [], 0.001),
+    "table8": (["fixed_prototypes"], ["cifar10"], 0.001),
+    "table9": (["nonl"], ["0.07", "0.1"], 0.001),
+    "table10": (["ntce"], ["1"], 0.001),
+    "table11": (["normface"], ["4096"], 0.002),
+    "table12": (["ce"], ["mean"], 0.002),
+    "table13": (["ce"], ["cifar10 mean", "cifar10 std"], 0.001),
+    "table14": (["cifar10"], [], 0.001),
+    "figure2": (["nonl"], [], 0.001),
+    "figure3-cifar10": (["nonl 64"], ["0.2"], 0.001),
+    "figure3-cifar100": (["nonl 512"], ["0.1"], 0.001),
+}
+
+
+def _options(name: str, out: Path) -> list[object]:
+    rows, columns, scale = CHOSEN[name]
+    options: list[object] = ["--scale", scale, "--out", out, "--device", "cpu"]
+    for flag, values in (("--row", rows), ("--column", columns), ("--set", tiny_overrides())):
+        options += [word for value in values for word in (flag, value)]
+    if name == "table4":
+        options += ["--transfer-set", f"cifar10={COLORS}", "--transfer-set", f"dtd={COLORS}"]
+    return options
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the targets share."""
+    return tmp_path_factory.mktemp("reproduced")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_target_runs_from_start_to_end(name: str, out: Path) -> None:
+    result = invoke("reproduce", name, *_options(name, out), "--json")
+    assert result.exit_code == 0, result.output
+    content = json.loads(result.stdout)
+    assert content == json.loads((out / f"{name}.json").read_text())
+    rows, columns, _ = CHOSEN[name]
+    cells = [
+        cell
+        for cell in TARGETS[name].cells
+        if cell.row in (rows or TARGETS[name].rows)
+        and cell.column in (columns or TARGETS[name].columns)
+    ]
+    assert len(content["numbers"]) == len(cells) > 0
+    for number in content["numbers"]:
+        assert (out / number["runs"][0] / "metrics.jsonl").exists()
+        assert number["epochs"] == 1
+        assert number["value"] == "never" or isinstance(number["value"], float)
+        if number["paper"] is not None and number["value"] != "never":
+            assert number["difference"] == pytest.approx(number["value"] - number["paper"])
+    again = invoke("reproduce", name, *_options(name, out))
+    assert (again.exit_code, again.stderr) == (0, "")
+    lines = [re.sub(r"\s+", " ", line).strip() for line in again.stdout.splitlines()]
+    first = cells[0]
+    assert lines[0].startswith(f"{name}: {TARGETS[name].title} (1 of ")
+    assert any(line.startswith(f"{first.row} {first.column} 1 ") for line in lines)
+    assert "Shorter runs than the paper's" in again.stdout
+
+
+def test_list_names_every_target_with_data_and_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = run_command("reproduce", "list")
+    names = [line.split()[0] for line in text.splitlines()[2:-1]]
+    assert names == list(TARGETS)
+    assert re.search(r"table4 .* ImageNet-1K, food101, .* 5 +189\.3", text)
+    assert "estimated from measured images per second" in text
+    two = {name: TARGETS[name] for name in ("table3", "table11")}
+    monkeypatch.setattr("protosphere.studies.reproduce_targets.TARGETS", two)
+    targets = json.loads(run_command("reproduce", "list", "--json"))["targets"]
+    assert [(target["name"], target["runs"]) for target in targets] == [
+        ("table3", 12),
+        ("table11", 12),
+    ]
+    assert targets[0]["data"] == ["CIFAR-10", "CIFAR-100"]
+
+
+def test_a_plan_has_cost_and_commands_and_trains_nothing(tmp_path: Path) -> None:
+    options = ["--row", "nonl", "--column", "imagenet1k", "--out", tmp_path / "out", "--dry-run"]
+    text = run_command("reproduce", "table1", *options)
+    assert re.search(r"imagenet1k-8192-nonl-500-epochs +500 +missing +37\.86", text)
+    assert "3 runs to train, about 113.6 hours" in text
+    train = f"train imagenet1k-nonl --out {tmp_path / 'out' / 'imagenet1k-nonl-500-epochs'}"
+    assert f"\nprotosphere {train} --resume" in text
+    assert f"torchrun --nproc-per-node 8 -m protosphere {train}" in text
+    assert 'srun torchrun --nnodes "$SLURM_NNODES"' in text
+    plan = json.loads(run_command("reproduce", "table1", *options, "--json"))
+    assert (len(plan["runs"]), plan["data"]) == (3, ["ImageNet-1K"])
+    assert plan["runs"][0]["command"].startswith(f"protosphere {train}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.bad_input
+def test_refusals_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "did you mean table12?" in refusal("reproduce", "tabel12")
+    message = refusal("reproduce", "table1", "--scale", 0.0001)
+    assert message == (
+        "scale must leave at least one epoch; 0.0001 of the 1000 epochs of cifar10-ce is none"
+    )
+    message = refusal("reproduce", "table1", "--column", "imagenet1k", "--row", "ce")
+    assert message.startswith("table1 needs ImageNet-1K (--set data.path=FOLDER), which is not")
+    assert "about 113.6 hours of training on one H200" in message
+    assert "--dry-run prints" in message
+    message = refusal("reproduce", "table1", "--set", "data.root=nowhere")
+    assert "--column cifar100 --column imagenet100 --column imagenet1k does without it" in message
+    message = refusal("reproduce", "table4", *_options("table4", tmp_path)[:-2])
+    assert "dtd" in message
+    message = refusal("reproduce", "table1", "--transfer-set", "dtd=x")
+    assert message == ("--transfer-set must be NAME=PATH with a set of table1 (none), got 'dtd=x'")
+    assert refusal("reproduce", "table1", "run") == (
+        "run folders are only for `behaviors`, got run"
+    )
+    assert "at least one run folder" in refusal("reproduce", "behaviors")
+    assert "must be a run folder" in refusal("reproduce", "behaviors", "nowhere")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_days_of_training_must_be_confirmed(tmp_path: Path) -> None:
+    sets = [word for text in tiny_overrides()[:2] for word in ("--set", text)]
+    message = refusal("reproduce", "table12", "--out", tmp_path, *sets)
+    assert message.startswith("table12 takes about 87 hours of training on one H200; --yes starts")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_behaviors_are_printed(tmp_path: Path) -> None:
+    runs = [
+        logged_run(
+            tmp_path / loss,
+            {"accuracy": [(1, accuracy)]},
+            "schedule.epochs=1",
+            "data.long_tail=0.1",
+            recipe=f"digits-{loss}",
+        )
+        for loss, accuracy in (("ce", 0.5), ("nonl", 0.6))
+    ]
+    content = json.loads(run_command("reproduce", "behaviors", *runs, "--json"))
+    assert content["num_runs"] == 2
+    verdicts = {check["statement"]: check["verdict"] for check in content["checks"]}
+    assert list(verdicts.values()).count("not testable") == len(verdicts) - 1
+    text = run_command("reproduce", "behaviors", tmp_path)
+    assert re.search(
+        r"EB6 .*long tail +digits, long tail 0\.1, 1 epochs +held +accuracy: ce 50\.0, nonl 60\.0",
+        text,
+    )
