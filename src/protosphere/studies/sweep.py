@@ -18,7 +18,6 @@ from protosphere.recipes.monitor import find_best, is_patience_exhausted
 from protosphere.recipes.runner import run_recipe
 from protosphere.recipes.schema import Recipe, recipe_from_yaml
 from protosphere.runs import RunFolder, RunFolderError
-from protosphere.runs.checkpoints import last_step
 from protosphere.runs.sweeps import SweepRecord, SweepTrial
 from protosphere.storage.errors import StorageError
 from protosphere.studies.common import describe_error, free_memory
@@ -267,8 +266,9 @@ class _Sweep:
         run = RunFolder(self.folder.run_folder(trial.number))
         self._compiled.prepare(recipe)
         # The process may have been killed between an evaluation and the decision to prune.
-        for record in _saved_evaluations(run):
-            self.study.report(trial, record["epoch"], record[metric])
+        for record in run.records():
+            if record.get("kind") == "evaluation":
+                self.study.report(trial, record["epoch"], record[metric])
         last = self.study.last_epoch(trial)
         is_over = last == epochs or is_patience_exhausted(recipe.checkpoint, run.records())
         if last is not None and not is_over and trial.should_prune():
@@ -339,13 +339,3 @@ class _Outcome:
     value: float | None = None
     metrics: Mapping[str, float] | None = None
     error: str | None = None
-
-
-def _saved_evaluations(run: RunFolder) -> list[dict[str, Any]]:
-    """Return the evaluations up to the last checkpoint; later ones will be repeated."""
-    last = last_step(run.checkpoints) or 0
-    return [
-        record
-        for record in run.records()
-        if record.get("kind") == "evaluation" and record["step"] <= last
-    ]
