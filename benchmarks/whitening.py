@@ -213,17 +213,16 @@ def _load(source: str) -> dict[str, np.ndarray]:
 
 def table(record: dict[str, Any]) -> str:
     """Return the accuracies as a Markdown table, with seconds and memory in parentheses."""
-    sets = record["sets"]
-    heads = [f"{name} ({entry['samples']:,} × {entry['dim']})" for name, entry in sets.items()]
-    lines = ["| | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(sets)]
-    for classifier in CLASSIFIERS:
+    lines = ["| features | " + " | ".join(CLASSIFIERS) + " |", "|---|" + "---:|" * len(CLASSIFIERS)]
+    for name, entry in record["sets"].items():
         cells = []
-        for entry in sets.values():
+        for classifier in CLASSIFIERS:
             result = entry["cases"][classifier]
             cells.append(
                 f"{100 * result['accuracy']:.1f} % ({result['seconds']:.2g} s, {_memory(result)})"
             )
-        lines.append(f"| {classifier} | " + " | ".join(cells) + " |")
+        title = f"{name} ({entry['samples']:,} × {entry['dim']})"
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
