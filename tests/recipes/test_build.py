@@ -123,6 +123,7 @@ VALUES: dict[str, Any] = {
     "frame": "code",
     "logit_adjustment": 0.5,
     "soft_negatives": "weighted",
+    "queue": {"size": 7, "start_epoch": 2, "max_age": 3},
 }
 # Keys that need another one beside them.
 COMPANIONS: dict[str, dict[str, Any]] = {
@@ -159,6 +160,9 @@ def test_every_key_of_a_loss_reaches_its_module_or_head(name: str, key: str) -> 
         buffers = dict(objective.named_buffers())
         weights = next(buffers[k] for k in buffers if k.endswith("class_weights"))
         assert weights.tolist() == list(value)
+    elif key == "queue":
+        dim = objective.head.prototypes.shape[1]
+        assert f"FeatureQueue(7, {dim}, max_age=3, start=2, rescale=False)" in text
     else:
         shown = value if isinstance(value, float | bool) else repr(value)
         assert f"{key}={shown}" in text
