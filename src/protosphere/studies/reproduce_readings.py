@@ -133,7 +133,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Logged(Reading):
+class LoggedReading(Reading):
     """A metric of the last evaluation in training.
 
     Attributes:
@@ -151,7 +151,7 @@ class Logged(Reading):
 
 
 @dataclass(frozen=True)
-class Probed(Reading):
+class ProbeReading(Reading):
     """The accuracy of a classifier on frozen features, or a collapse metric with its weights.
 
     Attributes:
@@ -174,7 +174,7 @@ class Probed(Reading):
         return 100 * chosen[0].accuracy if self.metric is None else chosen[0].metrics[self.metric]
 
 
-def run_probe(run: Run, reading: Probed) -> tuple[ProbeResult, ...]:
+def run_probe(run: Run, reading: ProbeReading) -> tuple[ProbeResult, ...]:
     """Fit a probe and keep its result in RUN/benchmarks/probes.json.
 
     Args:
@@ -196,7 +196,7 @@ def run_probe(run: Run, reading: Probed) -> tuple[ProbeResult, ...]:
 
 
 @dataclass(frozen=True)
-class Transferred(Reading):
+class TransferReading(Reading):
     """The test metric of logistic regression on frozen features of other sets, in percent.
 
     Attributes:
@@ -223,7 +223,7 @@ class Transferred(Reading):
 
 
 @dataclass(frozen=True)
-class Corrupted(Reading):
+class CorruptionReading(Reading):
     """An error on corrupted test images in percent, relative to AlexNet's on ImageNet.
 
     Attributes:
@@ -263,17 +263,17 @@ class Corrupted(Reading):
 
 
 @dataclass(frozen=True)
-class Converged(Reading):
+class ConvergenceReading(Reading):
     """When a metric converges, in percent (Table 7).
 
     Attributes:
-        part: Until 95 % of neural collapse, of the run; or until the last value of the baseline,
+        kind: Until 95 % of neural collapse, of the run; or until the last value of the baseline,
             of the baseline's own time.
         metric: Name of the metric.
         baseline: The run with cross-entropy.
     """
 
-    part: Literal["percent_to_collapse", "percent_of_baseline"]
+    kind: Literal["percent_to_collapse", "percent_of_baseline"]
     metric: str
     baseline: PaperRun
 
@@ -285,5 +285,5 @@ class Converged(Reading):
     def read(self, reader: RunReader, run: PaperRun) -> Value:
         """Return the time, from what both runs have logged."""
         rows = run_convergence(reader.log(run), baseline=reader.log(self.baseline))
-        value: Value = getattr(next(row for row in rows if row.metric == self.metric), self.part)
+        value: Value = getattr(next(row for row in rows if row.metric == self.metric), self.kind)
         return value

@@ -11,12 +11,12 @@ from typing import Literal
 from protosphere.data.corruptions import CORRUPTIONS
 from protosphere.studies.convergence import CONVERGENCE_METRICS
 from protosphere.studies.reproduce_readings import (
-    Converged,
-    Corrupted,
-    Logged,
-    Probed,
+    ConvergenceReading,
+    CorruptionReading,
+    LoggedReading,
+    ProbeReading,
     Reading,
-    Transferred,
+    TransferReading,
 )
 from protosphere.studies.reproduce_runs import PAPER_DATA, PaperRun
 
@@ -73,7 +73,7 @@ class Target:
         return tuple(dict.fromkeys(cell.column for cell in self.cells))
 
 
-ACCURACY = Logged("accuracy", unit=100)
+ACCURACY = LoggedReading("accuracy", unit=100)
 LOSSES = ("ce", "etf_dr", "normface", "ntce", "nonl")
 NORMALIZED = ("normface", "ntce", "nonl")
 TEMPERATURES = tuple(f"{value:g}" for value in (0.07, *(index / 10 for index in range(1, 11))))
@@ -85,10 +85,10 @@ TRANSFER_SETS = ("food101", "cifar10", "cifar100", "cars", "dtd", "pets", "flowe
 IMAGENET = {2048: "imagenet1k", 4096: "imagenet1k-4096", 8192: "imagenet1k-8192"}
 BEST_BATCH = {"ce": 2048, "etf_dr": 2048, "normface": 4096, "ntce": 4096, "nonl": 8192}
 PROBES = {
-    "linear_probe": Probed("linear", "backbone"),
-    "normalized_linear_probe": Probed("normalized", "backbone"),
-    "fixed_prototypes": Probed("class_means", "output"),
-    "cached_linear_probe": Probed("cached_linear", "backbone"),
+    "linear_probe": ProbeReading("linear", "backbone"),
+    "normalized_linear_probe": ProbeReading("normalized", "backbone"),
+    "fixed_prototypes": ProbeReading("class_means", "output"),
+    "cached_linear_probe": ProbeReading("cached_linear", "backbone"),
 }
 # Columns of Table 3; the paper's MIR and HDR are computed in its own way.
 NC_METRICS = {
@@ -128,10 +128,10 @@ def _collapse() -> Iterator[Cell]:
         for column, metric in NC_METRICS.items():
             for loss in LOSSES:
                 run, keys = _run(data, loss), (table, data, loss, column)
-                yield Cell(f"{data} {loss}", column, (run,), Logged(metric), keys)
+                yield Cell(f"{data} {loss}", column, (run,), LoggedReading(metric), keys)
             for row, probe in (
-                ("scl_linear_probe", Probed("linear", "backbone", metric)),
-                ("scl_fixed_prototypes", Probed("class_means", "output", metric)),
+                ("scl_linear_probe", ProbeReading("linear", "backbone", metric)),
+                ("scl_fixed_prototypes", ProbeReading("class_means", "output", metric)),
             ):
                 run, keys = _run(data, "scl"), (table, data, row, column)
                 yield Cell(f"{data} {row}", column, (run,), probe, keys)
@@ -143,15 +143,15 @@ def _transfer() -> Iterator[Cell]:
         run = _run(IMAGENET[BEST_BATCH[loss]], loss)
         for name in TRANSFER_SETS:
             key = "voc2007_map" if name == "voc2007" else name
-            yield Cell(loss, name, (run,), Transferred((name,)), (table, loss, key))
-        yield Cell(loss, "mean", (run,), Transferred(TRANSFER_SETS), (table, loss, "mean"))
+            yield Cell(loss, name, (run,), TransferReading((name,)), (table, loss, key))
+        yield Cell(loss, "mean", (run,), TransferReading(TRANSFER_SETS), (table, loss, "mean"))
 
 
 def _corruptions() -> Iterator[Cell]:
     for loss in LOSSES:
         run = _run(IMAGENET[BEST_BATCH[loss]], loss)
         for column in ("clean_error", "mce", *CORRUPTIONS):
-            reading = Corrupted(column, _run(IMAGENET[BEST_BATCH["ce"]], "ce"))
+            reading = CorruptionReading(column, _run(IMAGENET[BEST_BATCH["ce"]], "ce"))
             yield Cell(loss, column, (run,), reading, ("table5_imagenet_c", loss, column))
 
 
@@ -166,7 +166,7 @@ def _long_tail() -> Iterator[Cell]:
 
 def _convergence() -> Iterator[Cell]:
     baseline = _run("cifar100", "ce")
-    for part, key, losses in (
+    for kind, key, losses in (
         ("percent_to_collapse", "to_95_percent_nc", ("ce", *NORMALIZED)),
         ("percent_of_baseline", "to_ce_final", NORMALIZED),
     ):
@@ -176,7 +176,7 @@ def _convergence() -> Iterator[Cell]:
                     f"{key} {loss}",
                     metric,
                     (_run("cifar100", loss),),
-                    Converged(part, metric, baseline),  # type: ignore[arg-type]
+                    ConvergenceReading(kind, metric, baseline),  # type: ignore[arg-type]
                     ("table7_convergence_percent", key, loss, metric),
                 )
 
@@ -186,8 +186,8 @@ def _curves() -> Iterator[Cell]:
         run = _run("cifar100", loss)
         for metric in CONVERGENCE_METRICS:
             keys = ("table3_nc_metrics_train", "cifar100", loss, metric)
-            yield Cell(loss, metric, (run,), Logged(metric), keys)
-        yield Cell(loss, "train_accuracy", (run,), Logged("train_accuracy", unit=100))
+            yield Cell(loss, metric, (run,), LoggedReading(metric), keys)
+        yield Cell(loss, "train_accuracy", (run,), LoggedReading("train_accuracy", unit=100))
 
 
 def _temperatures(table: str, data: str) -> Iterator[Cell]:
