@@ -82,7 +82,7 @@ def test_a_file_that_is_no_comparison_is_named(
 
 @pytest.mark.bad_input
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"cannot read .*comparison\.json: no such file"):
+    with pytest.raises(RunFolderError, match=r"has no comparison\.json"):
         read_comparison(tmp_path / "comparison.json")
     (tmp_path / "comparison.json").write_text("{")
     with pytest.raises(RunFolderError, match="is damaged: it is not JSON"):

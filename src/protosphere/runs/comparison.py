@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from protosphere.runs.folder import RunFolderError
-from protosphere.storage.atomic import reason, write_atomically
+from protosphere.runs.folder import RunFolder, RunFolderError
+from protosphere.storage.atomic import write_atomically
 
 SCHEMA_VERSION = 1
 COMPARISON_FILE = "comparison.json"
@@ -263,12 +263,7 @@ def read_comparison(path: Path | str) -> Comparison:
         RunFolderError: The file is missing or damaged, or of another version.
     """
     path = Path(path)
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RunFolderError(f"cannot read {path}: {reason(error)}") from None
-    except ValueError:
-        raise RunFolderError(f"{path} is damaged: it is not JSON") from None
+    content = RunFolder(path.parent).read_json(path.name)
     version = content.get("schema_version") if isinstance(content, dict) else None
     if version != SCHEMA_VERSION:
         raise RunFolderError(

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from protosphere.runs.folder import RunFolderError
-from protosphere.storage.atomic import reason, write_atomically
+from protosphere.runs.folder import RunFolder, RunFolderError
+from protosphere.storage.atomic import write_atomically
 
 SWEEP_FILE = "sweep.json"
 TrialState = Literal["running", "complete", "pruned", "failed"]
@@ -159,12 +159,7 @@ def read_sweep(path: Path | str) -> SweepRecord:
     """
     path = Path(path)
     path = path / SWEEP_FILE if path.is_dir() else path
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RunFolderError(f"cannot read {path}: {reason(error)}") from None
-    except ValueError:
-        raise RunFolderError(f"{path} is damaged: it is not JSON") from None
+    content = RunFolder(path.parent).read_json(path.name)
     try:
         del content["best"]
         settings = tuple(setting_from_json(one) for one in content.pop("settings"))
