@@ -1,4 +1,4 @@
-"""Write the tables of the committed results into the README and docs/benchmarks.md.
+"""Write the tables of the committed results into the README, docs/benchmarks.md and docs/paper.md.
 
 A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; NAME is a key of ``TABLES``.
 
@@ -20,6 +20,7 @@ import logistic_regression
 import losses
 import metrics
 import negatives
+import paper_claims
 import prototypes
 import runs
 import scaling
@@ -27,7 +28,7 @@ import training
 import whitening
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs/benchmarks.md")
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs/benchmarks.md", ROOT / "docs/paper.md")
 _MARKED = re.compile(r"<!-- table: (?P<name>\S+) -->\n.*?<!-- end -->", flags=re.DOTALL)
 
 
@@ -67,6 +68,9 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "mixup": lambda: (runs.mixup_table(), runs.mixup_source()),
     "mixing": _of_record("mixing-gpu", training.table),
     "negatives": _of_record("negatives", negatives.table, negatives.source),
+    "paper-accuracy": lambda: (paper_claims.accuracy_table(), paper_claims.source()),
+    "paper-collapse": lambda: (paper_claims.collapse_table(), paper_claims.source()),
+    "behaviors": lambda: (paper_claims.behaviors_table(), paper_claims.behaviors_source()),
     "prototypes": _of_record("prototypes", prototypes.table),
     "scaling": _of_record("scaling", scaling.table, scaling.source),
     "scaling-model": _of_record("scaling", scaling.model_table, scaling.model_source),
