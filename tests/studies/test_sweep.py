@@ -11,6 +11,7 @@ import pytest
 from optuna.exceptions import StorageInternalError
 
 from protosphere.data.datasets import DataError
+from protosphere.recipes.build import load_dataset
 from protosphere.recipes.loading import read_recipe
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import has_checkpoint
@@ -310,6 +311,24 @@ def test_the_storage_of_another_sweep_is_refused(tmp_path: Path) -> None:
             run_sweep(**arguments)
 
 
+def test_a_folder_without_trials_takes_another_sweep_until_one_has_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "sweep"
+    with pytest.raises(DataError, match=r"none\.npz"):
+        sweep(out, "optimizer.lr=1,2", recipe=quick_recipe("data.path=none.npz"))
+
+    def load_after_another_sweep(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        with pytest.raises(KeyboardInterrupt):
+            sweep(out, "optimizer.lr=0.1,0.2", report=_interrupt)
+        return load_dataset(*arguments, **options)
+
+    monkeypatch.setattr("protosphere.studies.sweep.load_dataset", load_after_another_sweep)
+    with pytest.raises(SweepError, match=r"--over optimizer.lr is 0.1,0.2 there and 0.1,0.3 here"):
+        sweep(out, "optimizer.lr=0.1,0.3")
+
+
 @pytest.mark.bad_input
 def test_other_images_and_a_damaged_trial_end_the_sweep(tmp_path: Path) -> None:
     """They are no fault of the settings: nothing is recorded as failed."""
@@ -359,7 +378,7 @@ def test_folders_and_storages_that_cannot_be_used_are_refused(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("over", "options", "message"),
     [
-        ("optimizer.lr=0.1..0.2", {}, "--trials must be given unless all settings are grids"),
+        ("optimizer.lr=0.1..0.2", {}, "--trials must be given, because optimizer.lr is a range"),
         ("optimizer.lr=0.1..0.2", {"sampler": "grid"}, "but optimizer.lr is a range"),
         ("optimizer.lr=0.1,0.2", {"sampler": "grid", "trials": 1}, "runs all 2 combinations"),
         ("optimizer.lr=0.1,0.2", {"trials": 3}, "must be at most 2, the number of combinations"),

@@ -138,8 +138,9 @@ def run_sweep(
                     pruner=create_pruner(recipe, prune=prune),
                 )
             )
-            check_plan(opened, plan, str(folder.path if storage is None else location))
-        sweep = _Sweep(plan, folder, opened, device, download, should_stop, report)
+            where = str(folder.path if storage is None else location)
+            check_plan(opened, plan, where)
+        sweep = _Sweep(plan, folder, opened, where, device, download, should_stop, report)
         sweep.run()
         return sweep.write()
 
@@ -152,12 +153,13 @@ class _Sweep:
         plan: SweepRecord,
         folder: SweepFolder,
         study: SweepStudy,
+        where: str,
         device: torch.device | str,
         download: bool,
         should_stop: Callable[[], bool],
         report: Callable[[SweepProgress], None],
     ) -> None:
-        self.plan, self.folder, self.study = plan, folder, study
+        self.plan, self.folder, self.study, self.where = plan, folder, study, where
         self.device, self.download = device, download
         self.should_stop, self.on_progress = should_stop, report
         self.recipe = recipe_from_yaml(plan.recipe)
@@ -185,6 +187,8 @@ class _Sweep:
             return None
         self._check_data()
         with self.folder.lock():
+            # Another sweep may have had its first trial since this one was checked.
+            check_plan(self.study, self.plan, self.where)
             for number in self.study.interrupted(self.folder.identity):
                 claim = self.folder.claim(number)
                 if claim is not None:
@@ -208,7 +212,7 @@ class _Sweep:
         dataset = self._load(self.recipe)
         data = {"train": dataset.train.fingerprint(), "num_validation": len(dataset.test)}
         stored = self.study.attributes.get(_DATA)
-        if stored is None:
+        if stored is None or not self.study.num_trials:
             self.study.set_attribute(_DATA, data)
         elif stored != data:
             raise SweepError("the training images must be those that the sweep was started with")

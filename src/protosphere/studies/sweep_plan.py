@@ -111,7 +111,7 @@ def create_pruner(recipe: Recipe, *, prune: bool) -> BasePruner:
 
 
 def check_plan(study: SweepStudy, plan: SweepRecord, where: str) -> None:
-    """Check that a study belongs to a sweep; a new study belongs to it from now on.
+    """Check that a study belongs to a sweep; one without trials belongs to it from now on.
 
     Args:
         study: The study.
@@ -125,7 +125,8 @@ def check_plan(study: SweepStudy, plan: SweepRecord, where: str) -> None:
     here = asdict(plan)
     if stored is None and study.num_trials:
         raise SweepError(f"{where} has trials of another program")
-    if stored is None:
+    # The direction of a study cannot be changed.
+    if stored is None or (not study.num_trials and stored["direction"] == plan.direction):
         study.set_attribute(_PLAN, json.loads(json.dumps(here)))
         return
     difference = _compare_recipes(stored["recipe"], plan.recipe)
