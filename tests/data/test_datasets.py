@@ -289,7 +289,7 @@ def test_invalid_validation_fractions_are_refused(fraction: float) -> None:
 @pytest.mark.bad_input
 @pytest.mark.parametrize(("fraction", "sides"), [(0.1, (2, 0)), (0.9, (0, 2))])
 def test_each_class_needs_images_in_both_splits(fraction: float, sides: tuple[int, int]) -> None:
-    message = f"images in both splits, got {sides[0]} for training and {sides[1]} for validation"
+    message = f"for training and for validation, got {sides[0]} and {sides[1]} for"
     with pytest.raises(DataError, match=message):
         split_validation(synthetic(5, 10, 2), fraction)
 

@@ -235,8 +235,9 @@ def split_validation(
         count = round(fraction * len(members))
         if not 0 < count < len(members):
             raise DataError(
-                f"class {split.class_names[index]} must have images in both splits, "
-                f"got {len(members) - count} for training and {count} for validation"
+                f"a validation fraction of {fraction:g} must leave each class images for training "
+                f"and for validation, got {len(members) - count} and {count} for "
+                f"{split.class_names[index]!r}"
             )
         selected[members[torch.randperm(len(members), generator=generator)[:count]]] = True
     train, validation = (torch.nonzero(mask).flatten() for mask in (~selected, selected))
