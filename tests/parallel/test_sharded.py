@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from protosphere.classifiers import CosineClassifier
+from protosphere.classifiers import CosineClassifier, ShardedCosineClassifier
 from protosphere.geometry import simplex_etf
+from protosphere.losses import NONLLoss
 from protosphere.losses.sharded import sharded_ntce_loss
 from protosphere.parallel import Shards
 from protosphere.recipes.catalog import get_recipe
 from protosphere.recipes.loading import load_run
 from protosphere.recipes.schema import RecipeError, apply_overrides
 from protosphere.runs import RunFolder
+from protosphere.training import SGD, Objective, TimmOptimizer
+from protosphere.training.sharded_state import find_sharded_parameters
 from support.processes import Processes, gloo_processes
 from support.sharded_cases import (
     Case,
@@ -336,6 +339,17 @@ def test_a_recipe_trains_evaluates_and_resumes(processes: Processes, tmp_path: P
     assert note["parts"] == ["backbone", "head"]
     prototypes = load_run(tmp_path / "new").objective.head.prototypes
     torch.testing.assert_close(prototypes, got.objective.head.prototypes)
+
+
+@pytest.mark.bad_input
+def test_other_optimizers_and_groups_are_refused() -> None:
+    head = ShardedCosineClassifier(DIM, 7)
+    head.shards = Shards((4, 3))
+    objective = Objective(nn.Identity(), head, NONLLoss())
+    with pytest.raises(ValueError, match=r"must be sgd or adamw with .* sharded .*, got lamb"):
+        find_sharded_parameters(objective, TimmOptimizer("lamb"), None)
+    with pytest.raises(ValueError, match="a sharded head must have the process group of the run"):
+        find_sharded_parameters(objective, SGD(), object())  # type: ignore[arg-type]
 
 
 @pytest.mark.bad_input
