@@ -120,7 +120,7 @@ def classifiers_table() -> str:
     results = {
         (folder, row["features"], row["name"]): row
         for folder in {folder for folder, _ in FEATURES}
-        for row in _classifiers(folder)
+        for row in probe_results(folder)
     }
     lines = _header("classifier", "passes over the training images", *FEATURES.values())
     for name, label in CLASSIFIERS.items():
@@ -186,7 +186,8 @@ def accuracy_source() -> str:
     return "One seed each; the run folders were not kept."
 
 
-def _classifiers(folder: str) -> list[dict[str, Any]]:
+def probe_results(folder: str) -> list[dict[str, Any]]:
+    """Return the results of the classifiers on the features of a run."""
     record = json.loads((RUNS / folder / "classifiers.json").read_text())
     return [_upgraded(row) for row in record.get("probes", record.get("classifiers", []))]
 

@@ -68,6 +68,7 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "mixup": lambda: (runs.mixup_table(), runs.mixup_source()),
     "mixing": _of_record("mixing-gpu", training.table),
     "negatives": _of_record("negatives", negatives.table, negatives.source),
+    "claims": lambda: (paper_claims.claims_table(), paper_claims.claims_source()),
     "paper-accuracy": lambda: (paper_claims.accuracy_table(), paper_claims.source()),
     "paper-collapse": lambda: (paper_claims.collapse_table(), paper_claims.source()),
     "behaviors": lambda: (paper_claims.behaviors_table(), paper_claims.behaviors_source()),
