@@ -5,7 +5,7 @@ import io
 import logging
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,7 +27,18 @@ from protosphere.cli.sweep import sweep
 from protosphere.cli.text import echo
 from protosphere.cli.train import train
 
-app = typer.Typer(name="protosphere", cls=Group, no_args_is_help=True)
+
+class _Program(Group):
+    """The commands, of which most use one process."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find a command, and refuse several processes of torchrun if it has no use for them."""
+        found = super().resolve_command(ctx, args)
+        _check_processes(found[0])
+        return found
+
+
+app = typer.Typer(name="protosphere", cls=_Program, no_args_is_help=True)
 for command in (
     compare, demo, doctor, evaluate, export, init, measure, predict, recipes, reproduce, sweep,
     train,
@@ -46,7 +57,6 @@ def _print_version(requested: bool) -> bool:
 
 @app.callback()
 def main(
-    context: typer.Context,
     version: Annotated[  # noqa: ARG001  Its callback does the work.
         bool,
         typer.Option(
@@ -62,7 +72,6 @@ def main(
     log = logging.getLogger("protosphere")
     if not any(isinstance(handler, _WarningPrinter) for handler in log.handlers):
         log.addHandler(_WarningPrinter(logging.WARNING))
-    _check_processes(context.invoked_subcommand)
 
 
 def _check_processes(command: str | None) -> None:
