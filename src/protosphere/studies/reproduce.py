@@ -59,7 +59,7 @@ class TargetPlan:
     def hours_left(self) -> float | None:
         """Estimated hours of training on one H200 that are left; None if they are not known."""
         hours = [run.hours_left for run in self.missing]
-        return None if None in hours else sum(hour for hour in hours if hour is not None)
+        return None if None in hours else sum((hour or 0.0 for hour in hours), 0.0)
 
 
 @dataclass(frozen=True)

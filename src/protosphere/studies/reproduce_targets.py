@@ -73,7 +73,7 @@ class Target:
         return tuple(dict.fromkeys(cell.column for cell in self.cells))
 
 
-ACCURACY = LoggedReading("accuracy", unit=100)
+ACCURACY = LoggedReading("accuracy", unit=100.0)
 LOSSES = ("ce", "etf_dr", "normface", "ntce", "nonl")
 NORMALIZED = ("normface", "ntce", "nonl")
 TEMPERATURES = tuple(f"{value:g}" for value in (0.07, *(index / 10 for index in range(1, 11))))
@@ -187,7 +187,7 @@ def _curves() -> Iterator[Cell]:
         for metric in CONVERGENCE_METRICS:
             keys = ("table3_nc_metrics_train", "cifar100", loss, metric)
             yield Cell(loss, metric, (run,), LoggedReading(metric), keys)
-        yield Cell(loss, "train_accuracy", (run,), LoggedReading("train_accuracy", unit=100))
+        yield Cell(loss, "train_accuracy", (run,), LoggedReading("train_accuracy", unit=100.0))
 
 
 def _temperatures(table: str, data: str) -> Iterator[Cell]:
