@@ -36,7 +36,7 @@ def reproduce(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[RUN]...",
+            metavar="RUN",
             help="Only for `behaviors`: run folders, or folders of run folders; records without "
             "weights are enough.",
         ),
@@ -131,8 +131,10 @@ def reproduce(
         reader = _create_reader(
             plan, used, overrides or [], transfer_set or [], imagenet_c, download=download
         )
-        check_data(plan, reader, download=download)
+        warnings = check_data(plan, reader, download=download)
         _announce_cost(plan, used, is_confirmed=yes)
+        for warning in warnings:
+            echo(f"Warning: {warning}", err=True)
         result = run_target(
             plan,
             train=create_trainer(used, download=download),
@@ -164,6 +166,7 @@ def _create_reader(
     *,
     download: bool,
 ) -> "RunReader":
+    from protosphere.cli.progress import progress_bar
     from protosphere.studies.reproduce_readings import RunReader
 
     roots = [text.partition("=")[2] for text in overrides if text.startswith("data.root=")]
@@ -184,6 +187,7 @@ def _create_reader(
         root=roots[-1] if roots else "data",
         sets=sets,
         corruption_folder=imagenet_c,
+        show_progress=progress_bar,
     )
 
 

@@ -170,7 +170,7 @@ def plan_target(
     )
 
 
-def check_data(plan: TargetPlan, reader: RunReader, *, download: bool = False) -> None:
+def check_data(plan: TargetPlan, reader: RunReader, *, download: bool = False) -> tuple[str, ...]:
     """Check that all data are there, before anything is trained.
 
     Args:
@@ -178,25 +178,36 @@ def check_data(plan: TargetPlan, reader: RunReader, *, download: bool = False) -
         reader: The runs.
         download: Whether missing data are downloaded.
 
+    Returns:
+        Sentences about data that cannot be those of the paper.
+
     Raises:
         DataError: Some are not; the message says what needs them.
     """
-    checked: set[str] = set()
+    checked: set[tuple[str, str]] = set()
+    warnings = []
     for run in plan.missing:
-        section = run.recipe.data.model_dump_json()
+        section = run.run.data.title, run.recipe.data.model_dump_json()
         if section in checked:
             continue
         checked.add(section)
         try:
-            load_dataset(run.recipe, download=download)
+            dataset = load_dataset(run.recipe, download=download)
         except DataError as error:
             raise DataError(
                 f"{plan.target.name} needs {run.run.data.title} ({run.run.data.source}), which is "
                 f"not there: {error}; {_advice(plan, run)}"
             ) from None
+        num_classes = dataset.train.num_classes
+        if num_classes != run.run.data.num_classes:
+            warnings.append(
+                f"the data for {run.run.data.title} have {num_classes} classes, not "
+                f"{run.run.data.num_classes}: they are not the paper's"
+            )
     if any(not run.is_complete or run.has_weights for run in plan.runs.values()):
         for name in plan.transfer_sets:
             reader.transfer_set(name)
+    return tuple(warnings)
 
 
 def _advice(plan: TargetPlan, missing: PlannedRun) -> str:

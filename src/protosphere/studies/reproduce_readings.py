@@ -1,6 +1,7 @@
 """How a number of the paper is read from runs: logged metrics, probes and benchmarks."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -8,6 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
+from protosphere.data.progress import Progress, no_progress
 from protosphere.data.transfer_sets import TransferSet, load_transfer_set, parse_target
 from protosphere.evaluation.probes import ProbeName, ProbeResult
 from protosphere.recipes.loading import Run, load_run
@@ -43,6 +45,7 @@ class RunReader:
         root: Folder of downloaded sets to transfer to.
         sets: Sets to transfer to by name, ``NAME=PATH`` for those that are elsewhere.
         corruption_folder: Folder of ImageNet-C; None computes the corruptions.
+        show_progress: Called with what is computed; the context shows how far it is.
     """
 
     runs: Mapping[PaperRun, PlannedRun]
@@ -51,6 +54,9 @@ class RunReader:
     root: Path | str = "data"
     sets: Mapping[str, str] = field(default_factory=dict)
     corruption_folder: Path | None = None
+    show_progress: Callable[[str], AbstractContextManager[Progress]] = lambda _: nullcontext(
+        no_progress
+    )
     _loaded: dict[Path, Run] = field(default_factory=dict)
     _targets: dict[str, TransferSet] = field(default_factory=dict)
 
@@ -78,7 +84,7 @@ class RunReader:
         run: PaperRun,
         name: str,
         row_type: type[RowT],
-        compute: Callable[[Run], tuple[RowT, ...]],
+        compute: Callable[[Run, Progress], tuple[RowT, ...]],
     ) -> tuple[RowT, ...]:
         """Return the rows of a benchmark, computed or read if they are there.
 
@@ -105,7 +111,8 @@ class RunReader:
                 overrides=planned.locations,
                 download=self.download,
             )
-        return compute(self._loaded[folder])
+        with self.show_progress(f"{name}, {folder.name}") as progress:
+            return compute(self._loaded[folder], progress)
 
 
 @dataclass(frozen=True)
@@ -166,7 +173,11 @@ class ProbeReading(Reading):
 
     def read(self, reader: RunReader, run: PaperRun) -> Value:
         """Return the value, after fitting the probe if that was not done before."""
-        rows = reader.benchmark(run, PROBES_FILE, ProbeResult, lambda one: run_probe(one, self))
+
+        def compute(loaded: Run, progress: Progress) -> tuple[ProbeResult, ...]:
+            return run_probe(loaded, self.probe, progress=progress)
+
+        rows = reader.benchmark(run, PROBES_FILE, ProbeResult, compute)
         own = [row for row in rows if row.name == self.probe]
         chosen = [row for row in own if row.features == self.space or len(own) == 1]
         if not chosen:
@@ -174,12 +185,15 @@ class ProbeReading(Reading):
         return 100 * chosen[0].accuracy if self.metric is None else chosen[0].metrics[self.metric]
 
 
-def run_probe(run: Run, reading: ProbeReading) -> tuple[ProbeResult, ...]:
+def run_probe(
+    run: Run, name: ProbeName, *, progress: Progress = no_progress
+) -> tuple[ProbeResult, ...]:
     """Fit a probe and keep its result in RUN/benchmarks/probes.json.
 
     Args:
         run: The run.
-        reading: Which probe.
+        name: Which probe.
+        progress: Called with the fraction that is done.
 
     Returns:
         All results that the file has.
@@ -190,8 +204,8 @@ def run_probe(run: Run, reading: ProbeReading) -> tuple[ProbeResult, ...]:
         "probe": run.recipe.probe.model_dump(mode="json"),
     }
     result = ResultFile(run.path, PROBES_FILE, ProbeResult, settings)
-    if all(row.name != reading.probe for row in result.rows):
-        result.append(*run.probe([reading.probe], split=split))
+    if all(row.name != name for row in result.rows):
+        result.append(*run.probe([name], split=split, progress=progress))
     return result.rows
 
 
@@ -215,8 +229,9 @@ class TransferReading(Reading):
         return fmean(self._read(reader, run, name) for name in self.sets)
 
     def _read(self, reader: RunReader, run: PaperRun, name: str) -> float:
-        def compute(loaded: Run) -> tuple[TransferRow, ...]:
-            return run_transfer(loaded, reader.transfer_set(name), classifiers=["logistic"])
+        def compute(loaded: Run, progress: Progress) -> tuple[TransferRow, ...]:
+            target = reader.transfer_set(name)
+            return run_transfer(loaded, target, classifiers=["logistic"], progress=progress)
 
         rows = reader.benchmark(run, f"transfer-{name}", TransferRow, compute)
         return 100 * next(row.value for row in rows if row.classifier == "logistic")
@@ -255,8 +270,8 @@ class CorruptionReading(Reading):
     def _rows(self, reader: RunReader, run: PaperRun) -> tuple[CorruptionRow, ...]:
         folder = reader.corruption_folder
 
-        def compute(loaded: Run) -> tuple[CorruptionRow, ...]:
-            return run_corruptions(loaded, folder=folder)
+        def compute(loaded: Run, progress: Progress) -> tuple[CorruptionRow, ...]:
+            return run_corruptions(loaded, folder=folder, progress=progress)
 
         name = "corruptions" if folder is None else "corruption-files"
         return reader.benchmark(run, name, CorruptionRow, compute)
