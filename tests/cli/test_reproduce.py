@@ -82,6 +82,19 @@ def test_every_target_runs_from_start_to_end(name: str, out: Path) -> None:
     assert "Shorter runs than the paper's" in again.stdout
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["figure2", "figure3-cifar10"])
+def test_figures_are_drawn(name: str, out: Path) -> None:
+    pytest.importorskip("matplotlib")
+    result = invoke("reproduce", name, *_options(name, out), "--plot")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.endswith(f"Drawn to {out / f'{name}.svg'}\n")
+    text = (out / f"{name}.svg").read_text()
+    words = {"figure2": "inter effective rank", "figure3-cifar10": "test accuracy in %"}[name]
+    assert f"<!-- {words}" in text
+    assert "<!-- nonl" in text
+
+
 def test_list_names_every_target_with_data_and_hours(monkeypatch: pytest.MonkeyPatch) -> None:
     text = run_command("reproduce", "list")
     names = [line.split()[0] for line in text.splitlines()[2:-1]]
@@ -134,6 +147,8 @@ def test_refusals_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert refusal("reproduce", "table1", "run") == (
         "run folders are only for `behaviors`, got run"
     )
+    message = refusal("reproduce", "table1", "--plot", "--dry-run")
+    assert message.startswith("--plot must be given for one of figure2, figure3-cifar10")
     assert "at least one run folder" in refusal("reproduce", "behaviors")
     assert "must be a run folder" in refusal("reproduce", "behaviors", "nowhere")
     assert list(tmp_path.iterdir()) == []

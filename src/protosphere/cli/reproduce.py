@@ -1,5 +1,8 @@
 """``protosphere reproduce``: the tables and figures of the paper, and its expected behaviors."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +12,7 @@ from protosphere.cli.options import AsJson, Device, Download
 from protosphere.cli.text import echo, to_json
 
 if TYPE_CHECKING:
-    from protosphere.studies.reproduce import TargetPlan
+    from protosphere.studies.reproduce import Reproduction, TargetPlan
     from protosphere.studies.reproduce_readings import RunReader
 
 _LIST, _BEHAVIORS = "list", "behaviors"
@@ -86,6 +89,12 @@ def reproduce(
         bool,
         typer.Option("--dry-run", help="Print runs, cost and commands, and train nothing."),
     ] = False,
+    plot: Annotated[
+        bool,
+        typer.Option(
+            "--plot", help="Also draw a figure of the paper, to OUT/TARGET.svg (needs matplotlib)."
+        ),
+    ] = False,
     yes: Annotated[
         bool,
         typer.Option("--yes", help="Start even if training takes more than a day of an H200."),
@@ -116,7 +125,8 @@ def reproduce(
         from protosphere.cli.reproduce_text import print_plan, print_reproduction
         from protosphere.studies.reproduce import check_data, plan_target, run_target
 
-        plan = plan_target(
+        make_plan = partial(
+            plan_target,
             target,
             out=out,
             scale=scale,
@@ -124,6 +134,8 @@ def reproduce(
             rows=row or [],
             columns=column or [],
         )
+        plan = make_plan()
+        draw = _find_picture(target) if plot else None
         if dry_run:
             print_plan(plan, as_json=as_json)
             return
@@ -147,6 +159,10 @@ def reproduce(
         else:
             print_reproduction(result, digits=plan.target.digits)
             echo(f"Written to {out / f'{target}.json'}")
+        if draw is not None:
+            finished = replace(reader, runs=make_plan().runs)
+            draw(out / f"{target}.svg", result, finished)
+            echo(f"Drawn to {out / f'{target}.svg'}", err=True)
     if result.pending and not result.failures:
         echo(
             f"Interrupted: {len(result.pending)} of {len(plan.runs)} runs are missing; the same "
@@ -155,6 +171,16 @@ def reproduce(
         )
     if result.pending:
         raise typer.Exit(1)
+
+
+def _find_picture(target: str) -> "Callable[[Path, Reproduction, RunReader], None]":
+    from protosphere.studies.plots import import_matplotlib
+    from protosphere.studies.reproduce_plots import PICTURES
+
+    if target not in PICTURES:
+        raise ValueError(f"--plot must be given for one of {', '.join(PICTURES)}; got {target}")
+    import_matplotlib()
+    return PICTURES[target]
 
 
 def _create_reader(

@@ -317,22 +317,21 @@ _ENTRIES: tuple[tuple[str, str, Callable[[], Iterator[Cell]], int, str], ...] = 
         "Metrics at the end of training on CIFAR-100",
         _curves,
         2,
-        "The paper's numbers are those of Table 3; `protosphere benchmark convergence RUN... "
-        "--plot FILE` draws the curves of the runs.",
+        "The paper's numbers are those of Table 3; --plot draws the curves.",
     ),
     (
         "figure3-cifar10",
         "Phase diagram of temperature and batch size, CIFAR-10",
         lambda: _phase_diagram("table10_temperature_cifar10", "cifar10"),
         1,
-        "The paper prints numbers for batches of 512 only.",
+        "The paper prints numbers for batches of 512 only; --plot draws the diagram.",
     ),
     (
         "figure3-cifar100",
         "Phase diagram of temperature and batch size, CIFAR-100",
         lambda: _phase_diagram("table9_temperature_cifar100", "cifar100"),
         1,
-        "The paper prints numbers for batches of 512 only.",
+        "The paper prints numbers for batches of 512 only; --plot draws the diagram.",
     ),
 )
 TARGETS: dict[str, Target] = {
