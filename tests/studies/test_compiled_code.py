@@ -41,6 +41,6 @@ def test_trials_with_other_learning_rates_are_compiled_once(
     recipe = quick_recipe("training.compile=true", epochs=1)
     over = ("optimizer.lr=0.1,0.2", "optimizer.weight_decay=0,0.001")
     record = sweep(tmp_path / "sweep", *over, recipe=recipe)
-    assert [trial.state for trial in record.trials] == ["complete"] * 4
+    assert [(trial.state, trial.error) for trial in record.trials] == [("complete", None)] * 4
     assert counters["stats"]["unique_graphs"] == 1
     torch.compiler.reset()
