@@ -1,5 +1,6 @@
 """The processes that torchrun has started: who this one is, and what all of them agree on."""
 
+import itertools
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ T = TypeVar("T")
 # Processes wait for each other, such as while the first one prepares data or saves a checkpoint;
 # torch's 10 to 30 minutes may be too few.
 _TIMEOUT = timedelta(hours=12)
+# How often this process has joined the others; alike on all of them.
+_OPENINGS = itertools.count()
 
 
 class PeerError(RuntimeError):
@@ -165,6 +168,8 @@ def open_world(device: str) -> Iterator[tuple[World, str]]:
     if on_gpu:
         torch.cuda.set_device(device)
     store, _, _ = next(rendezvous("env://", rank, size, timeout=_TIMEOUT))
+    # The store of torchrun still has the addresses of groups that this process has left.
+    store = dist.PrefixStore(f"opening {next(_OPENINGS)}", store)  # type: ignore[attr-defined]
     if os.environ.get("GROUP_WORLD_SIZE") == "1":
         # A launcher that restarts its processes keeps the store, with addresses of dead ones. On
         # several machines the launchers may count restarts differently.
