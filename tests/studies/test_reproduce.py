@@ -1,6 +1,7 @@
 """Tables of the paper: their runs and numbers against the paper, cost, length, interruptions."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -236,6 +237,20 @@ def test_interrupted_and_resumed_gives_the_same_table(tmp_path: Path) -> None:
     files = [(tmp_path / name / "table1.json").read_bytes() for name in ("whole", "parts")]
     assert files[0] == files[1]
     assert run_target(plan(tmp_path / "parts"), train=_refuse) == whole
+
+
+def test_who_stops_training_does_not_wait_for_benchmarks(tmp_path: Path) -> None:
+    rows = ["cifar10 ce", "cifar10 nonl", "cifar10 scl_fixed_prototypes"]
+    columns = ["inter_effective_rank"]
+    plan = plan_target("table3", out=tmp_path, rows=rows, columns=columns)
+    names = ["cifar10-ce", "cifar10-scl", "cifar10-nonl"]
+    write_records(plan, dict.fromkeys(names, 8.0), metric="inter_effective_rank")
+    shutil.rmtree(tmp_path / "cifar10-nonl-1000-epochs")
+    plan = plan_target("table3", out=tmp_path, rows=rows, columns=columns)
+    # The complete contrastive run has no probes: reading them would fail.
+    result = run_target(plan, train=lambda *_: False)
+    assert list(_numbers(result).values()) == [8.0, None, None]
+    assert result.pending == ("cifar10-nonl-1000-epochs",)
 
 
 @pytest.mark.bad_input

@@ -259,7 +259,7 @@ def run_target(
         StorageError: The folder cannot be written to.
     """
     failures: dict[str, str] = {}
-    runs = dict(plan.runs)
+    runs, is_stopped = dict(plan.runs), False
     code, missing = CompiledCode(device), plan.missing
     if missing and len(missing) < len(runs):
         report(f"{len(runs) - len(missing)} of {len(runs)} runs are complete")
@@ -268,6 +268,7 @@ def run_target(
         code.prepare(run.recipe)
         try:
             if not train(run.recipe, run.folder):
+                is_stopped = True
                 break
             epochs = run.recipe.schedule.epochs
             runs[run.run] = replace(run, is_complete=True, epochs_done=epochs)
@@ -282,7 +283,11 @@ def run_target(
         plan.target.title,
         plan.scale,
         plan.target.note,
-        tuple(_read_number(cell, reader, plan.out) for cell in plan.target.cells),
+        tuple(
+            # Who stops training does not want to wait for benchmarks.
+            _read_number(cell, reader, plan.out, logged_only=is_stopped)
+            for cell in plan.target.cells
+        ),
         failures,
         tuple(_relative(run.folder, plan.out) for run in runs.values() if not run.is_complete),
         plan.overrides,
@@ -291,10 +296,11 @@ def run_target(
     return result
 
 
-def _read_number(cell: Cell, reader: RunReader, out: Path) -> Number:
+def _read_number(cell: Cell, reader: RunReader, out: Path, *, logged_only: bool) -> Number:
     planned = [reader.runs[run] for run in (*cell.runs, *cell.reading.other_runs)]
     value: Value = None
-    if all(run.is_complete for run in planned):
+    is_read = cell.reading.is_logged or not logged_only
+    if is_read and all(run.is_complete for run in planned):
         value = _combine([cell.reading.read(reader, run) for run in cell.runs], cell)
     own = [reader.runs[run] for run in cell.runs]
     epochs = own[0].recipe.schedule.epochs

@@ -129,6 +129,11 @@ class Reading:
         """Sets of images that the number needs beside those of the run."""
         return ()
 
+    @property
+    def is_logged(self) -> bool:
+        """Whether the number follows from what training has logged."""
+        return False
+
     def read(self, reader: RunReader, run: PaperRun) -> Value:
         """Return the number, as the paper prints it.
 
@@ -150,6 +155,11 @@ class LoggedReading(Reading):
 
     metric: str
     unit: float = 1.0
+
+    @property
+    def is_logged(self) -> bool:
+        """It does."""
+        return True
 
     def read(self, reader: RunReader, run: PaperRun) -> Value:
         """Return the logged value."""
@@ -291,6 +301,11 @@ class ConvergenceReading(Reading):
     kind: Literal["percent_to_collapse", "percent_of_baseline"]
     metric: str
     baseline: PaperRun
+
+    @property
+    def is_logged(self) -> bool:
+        """It does."""
+        return True
 
     @property
     def other_runs(self) -> tuple[PaperRun, ...]:
