@@ -203,19 +203,32 @@ def test_interrupted_and_resumed_gives_the_same_table(tmp_path: Path) -> None:
             overrides=[*tiny_overrides(), "training.batch_size=30", "evaluation.metrics=cheap"],
         )  # fmt: skip
 
+    def kill(recipe: Recipe, folder: Path) -> bool:
+        """Train six of the twelve steps of the first run, and end without a checkpoint."""
+        for event in run_recipe(
+            recipe, folder, load_dataset(recipe), report_every=1, start="resume"
+        ):
+            if event.progress.step == 6:
+                break
+        return False
+
     steps: list[int] = []
 
     def stop(recipe: Recipe, folder: Path) -> bool:
-        """Train six of the twelve steps of the first run, in the middle of an epoch."""
-        events = run_recipe(
-            recipe, folder, load_dataset(recipe), should_stop=lambda: len(steps) == 6,
-            report_every=1, start="resume",
-        )  # fmt: skip
-        for event in events:
+        """Train six steps, and end with a checkpoint in the middle of an epoch."""
+        for event in run_recipe(
+            recipe,
+            folder,
+            load_dataset(recipe),
+            should_stop=lambda: len(steps) == 6,
+            report_every=1,
+            start="resume",
+        ):
             steps.append(event.progress.step)
         return False
 
     whole = run_target(plan(tmp_path / "whole"), train=_train)
+    run_target(plan(tmp_path / "parts"), train=kill)
     stopped = run_target(plan(tmp_path / "parts"), train=stop)
     assert set(_numbers(stopped).values()) == {None}
     assert stopped.pending == ("cifar10-ntce-3-epochs", "cifar10-nonl-3-epochs")
