@@ -78,6 +78,7 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "training": _of_record("training-gpu", training.table),
     "whitening": _of_record("whitening", whitening.table),
     "shrinkage": _of_record("whitening", whitening.shrinkage_table),
+    "million": _of_record("whitening", whitening.million_table),
 }
 
 
