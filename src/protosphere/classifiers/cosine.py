@@ -10,7 +10,41 @@ from protosphere.classifiers.checks import check_head_size, check_learned_temper
 from protosphere.classifiers.scores import cosine_logits
 
 
-class CosineClassifier(nn.Module):
+class TemperatureModule(nn.Module):
+    """The temperature of a cosine head: a fixed number, or a parameter."""
+
+    log_temperature: Tensor | None
+
+    def _register_temperature(
+        self, temperature: float, learn_temperature: bool, min_temperature: float | None
+    ) -> None:
+        """Store the temperature; called after the prototypes, whose place is the first."""
+        check_learned_temperature(temperature, learn_temperature, min_temperature)
+        self.min_temperature = min_temperature
+        # A float rather than a buffer: casting the model to half precision must not round it.
+        self._fixed_temperature = float(temperature)
+        self.register_parameter(
+            "log_temperature",
+            nn.Parameter(torch.tensor(math.log(temperature))) if learn_temperature else None,
+        )
+
+    @property
+    def temperature(self) -> float | Float[Tensor, ""]:
+        """The temperature τ: a float, or a tensor with a gradient if it is learned."""
+        if self.log_temperature is None:
+            return self._fixed_temperature
+        return self.log_temperature.exp().clamp(min=self.min_temperature or 0.0)
+
+    def _describe_temperature(self) -> str:
+        with torch.no_grad():
+            text = f"temperature={float(self.temperature):.4g}"
+        if self.log_temperature is None:
+            return text
+        bound = "" if self.min_temperature is None else f", min_temperature={self.min_temperature}"
+        return f"{text}, learn_temperature=True{bound}"
+
+
+class CosineClassifier(TemperatureModule):
     """Logits cos(z, w_c)/τ with one learnable prototype w_c per class.
 
     The prototypes and the temperature belong to the head, so that the optimizer and data-parallel
@@ -38,7 +72,6 @@ class CosineClassifier(nn.Module):
     """
 
     bias: None = None
-    log_temperature: Tensor | None
 
     def __init__(
         self,
@@ -51,23 +84,9 @@ class CosineClassifier(nn.Module):
     ) -> None:
         super().__init__()
         check_head_size(dim, num_classes)
-        check_learned_temperature(temperature, learn_temperature, min_temperature)
-        self.min_temperature = min_temperature
         self.prototypes = nn.Parameter(torch.empty(num_classes, dim))
         nn.init.kaiming_uniform_(self.prototypes, a=math.sqrt(5))
-        # A float rather than a buffer: casting the model to half precision must not round it.
-        self._fixed_temperature = float(temperature)
-        self.register_parameter(
-            "log_temperature",
-            nn.Parameter(torch.tensor(math.log(temperature))) if learn_temperature else None,
-        )
-
-    @property
-    def temperature(self) -> float | Float[Tensor, ""]:
-        """The temperature τ: a float, or a tensor with a gradient if it is learned."""
-        if self.log_temperature is None:
-            return self._fixed_temperature
-        return self.log_temperature.exp().clamp(min=self.min_temperature or 0.0)
+        self._register_temperature(temperature, learn_temperature, min_temperature)
 
     def forward(self, features: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch classes"]:
         """Return the logits cos(z, w_c)/τ in float32 or wider."""
@@ -80,10 +99,4 @@ class CosineClassifier(nn.Module):
     def extra_repr(self) -> str:
         """Describe the arguments."""
         num_classes, dim = self.prototypes.shape
-        size = f"dim={dim}, num_classes={num_classes}"
-        if self.log_temperature is None:
-            return f"{size}, temperature={self._fixed_temperature:.4g}"
-        bound = "" if self.min_temperature is None else f", min_temperature={self.min_temperature}"
-        temperature = self.log_temperature.detach().exp().item()
-        temperature = max(temperature, self.min_temperature or 0.0)
-        return f"{size}, temperature={temperature:.4g}, learn_temperature=True{bound}"
+        return f"dim={dim}, num_classes={num_classes}, {self._describe_temperature()}"

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from protosphere.classifiers.checks import (
     check_feature_dim,
     check_head_size,
-    check_learned_temperature,
 )
-from protosphere.classifiers.cosine import CosineClassifier
+from protosphere.classifiers.cosine import CosineClassifier, TemperatureModule
 from protosphere.classifiers.scores import cosine_logits
 from protosphere.parallel import ProcessGroup, Shards
 
@@ -19,7 +18,7 @@ from protosphere.parallel import ProcessGroup, Shards
 _DRAWN_AT_ONCE = 2**20
 
 
-class ShardedCosineClassifier(nn.Module):
+class ShardedCosineClassifier(TemperatureModule):
     """A cosine classifier of which each process has the prototypes of a part of the classes.
 
     Logits are cos(z, w_c)/τ as those of :class:`CosineClassifier`. The classes are divided in their
@@ -59,7 +58,6 @@ class ShardedCosineClassifier(nn.Module):
     """
 
     bias: None = None
-    log_temperature: Tensor | None
 
     def __init__(
         self,
@@ -73,15 +71,9 @@ class ShardedCosineClassifier(nn.Module):
     ) -> None:
         super().__init__()
         check_head_size(dim, num_classes)
-        check_learned_temperature(temperature, learn_temperature, min_temperature)
-        self.min_temperature = min_temperature
         self.shards = Shards.divide(num_classes, group)
         self.prototypes = nn.Parameter(_draw_rows(num_classes, dim, self.shards.own))
-        self._fixed_temperature = float(temperature)
-        self.register_parameter(
-            "log_temperature",
-            nn.Parameter(torch.tensor(math.log(temperature))) if learn_temperature else None,
-        )
+        self._register_temperature(temperature, learn_temperature, min_temperature)
 
     @property
     def parameter_shards(self) -> dict[str, Shards]:
@@ -92,13 +84,6 @@ class ShardedCosineClassifier(nn.Module):
     def num_classes(self) -> int:
         """Number of all classes."""
         return self.shards.num_rows
-
-    @property
-    def temperature(self) -> float | Float[Tensor, ""]:
-        """The temperature τ: a float, or a tensor with a gradient if it is learned."""
-        if self.log_temperature is None:
-            return self._fixed_temperature
-        return self.log_temperature.exp().clamp(min=self.min_temperature or 0.0)
 
     @torch.no_grad()
     def forward(self, features: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch classes"]:
@@ -148,10 +133,8 @@ class ShardedCosineClassifier(nn.Module):
         """Describe the arguments and the classes of this process."""
         own = self.shards.own
         classes = f"{own.start}..{own.stop - 1}" if own.start < own.stop else "none"
-        text = f"dim={self.prototypes.shape[1]}, num_classes={self.num_classes}, classes={classes}"
-        if self.log_temperature is None:
-            return f"{text}, temperature={self._fixed_temperature:.4g}"
-        return f"{text}, temperature={float(self.temperature):.4g}, learn_temperature=True"
+        size = f"dim={self.prototypes.shape[1]}, num_classes={self.num_classes}"
+        return f"{size}, classes={classes}, {self._describe_temperature()}"
 
 
 def _draw_rows(num_classes: int, dim: int, own: slice) -> Float[Tensor, "rows dim"]:

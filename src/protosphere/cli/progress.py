@@ -3,7 +3,8 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
@@ -30,6 +31,24 @@ def progress_bar(description: str) -> Iterator[Callable[[float], None]]:
     with bar:
         task = bar.add_task(description, total=1.0)
         yield lambda fraction: bar.update(task, completed=fraction)
+
+
+class BarDisplay:
+    """A context manager with a progress bar of its own, ``_bar``, that shows it meanwhile."""
+
+    _bar: "Progress"
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
 
 
 def create_progress(*columns: "ProgressColumn") -> "Progress":

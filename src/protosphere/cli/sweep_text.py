@@ -1,9 +1,8 @@
 """What ``protosphere sweep`` shows: a progress bar, a line per trial, and the table of trials."""
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from protosphere.cli.progress import create_progress
+from protosphere.cli.progress import BarDisplay, create_progress
 from protosphere.cli.text import echo
 
 if TYPE_CHECKING:
@@ -11,7 +10,7 @@ if TYPE_CHECKING:
     from protosphere.studies.sweep import SweepProgress
 
 
-class SweepDisplay:
+class SweepDisplay(BarDisplay):
     """Shows the progress of a sweep on standard error; called with each report.
 
     On a terminal there is a progress bar, and everywhere a line for each trial that is finished.
@@ -27,18 +26,6 @@ class SweepDisplay:
             TextColumn("{task.description}"),
         )
         self._task = self._bar.add_task("loading", total=None, trials="")
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
 
     def __call__(self, progress: "SweepProgress") -> None:
         """Show a report."""

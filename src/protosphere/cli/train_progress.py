@@ -2,14 +2,12 @@
 
 from datetime import timedelta
 from time import monotonic
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from protosphere.cli.progress import create_progress
+from protosphere.cli.progress import BarDisplay, create_progress
 from protosphere.cli.text import echo
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
     from rich.progress import ProgressColumn
 
     from protosphere.recipes.runner import Event
@@ -29,7 +27,7 @@ def format_metric(name: str, value: float) -> str:
     return f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.4g}"
 
 
-class TrainProgress:
+class TrainProgress(BarDisplay):
     """Shows the events of a run; a context manager that is called with each event.
 
     On a terminal there is a progress bar, and a line above it for each evaluation. Elsewhere there
@@ -47,7 +45,7 @@ class TrainProgress:
         if monitor is not None:
             self._shown[monitor] = f"{{split}} {monitor.replace('_', ' ')}"
         self._shown |= _SHOWN
-        self._bar: Bar = create_progress()
+        self._bar = create_progress()
         console = self._bar.console
         self._has_terminal = console.is_terminal
         self._is_wide = console.width >= _WIDE
@@ -68,18 +66,6 @@ class TrainProgress:
         if self._is_wide:
             columns.append(TimeElapsedColumn())
         return columns
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
 
     def loading(self, fraction: float) -> None:
         """Show how much of the images has been read into memory."""

@@ -108,8 +108,7 @@ def sharded_normface_loss(
     if offsets is not None and len(offsets):
         positive_logits = positive_logits + offsets[batch.own_index]
     values = cross_entropy(rows.values, positive_logits)
-    result = reduce_loss(values, batch.targets, reduction=reduction, group=shards.group)
-    return batch.own_samples(result) if reduction == "none" else result
+    return batch.reduce(values, reduction)
 
 
 def sharded_ntce_loss(
@@ -135,8 +134,7 @@ def sharded_ntce_loss(
     columns, compact = batch.columns("chords", temperature, form)
     negatives = columns.values.index_select(0, compact.inverse)
     values = contrast_with_all(negatives, columns.positive_logits, batch.targets, compact)
-    result = reduce_loss(values, batch.targets, reduction=reduction, group=shards.group)
-    return batch.own_samples(result) if reduction == "none" else result
+    return batch.reduce(values, reduction)
 
 
 def sharded_nonl_loss(
@@ -231,6 +229,13 @@ class _GatheredBatch(NamedTuple):
         """Return the values of the samples of this rank, each of which some rank has, or 0."""
         total = sum_over(values.roll(self._start), self.shards.group)
         return total[self._start : self._start + self.sizes[self.shards.rank]]
+
+    def reduce(
+        self, values: Float[Tensor, "all_samples"], reduction: Reduction
+    ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
+        """Reduce the values of the samples of all ranks."""
+        result = reduce_loss(values, self.targets, reduction=reduction, group=self.shards.group)
+        return self.own_samples(result) if reduction == "none" else result
 
     def own_prototypes(self) -> Float[Tensor, "all_samples dim"]:
         """Return the prototype of each sample; another one where this rank does not have it."""
