@@ -233,6 +233,16 @@ def test_bad_input_is_one_sentence(tmp_path: Path, arguments: list[object], mess
 
 
 @pytest.mark.bad_input
+def test_missing_data_are_one_sentence(tmp_path: Path) -> None:
+    """Not one failure for each of ten runs."""
+    settings = ["--set", "data.source=arrays", "--set", f"data.path={tmp_path / 'none.npz'}"]
+    out = tmp_path / "out"
+    message = refusal("compare", "cifar100-ce", "cifar100-nonl", *settings, "--out", out)
+    assert str(tmp_path / "none.npz") in message
+    assert not out.exists()
+
+
+@pytest.mark.bad_input
 def test_different_data_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "tail.yaml").write_text(
         read_recipe("digits-ce", ["name=tail", "data.long_tail=0.5"]).to_yaml()

@@ -206,9 +206,12 @@ def test_a_comparison_that_is_stopped_says_what_is_missing(out: Path, tmp_path: 
 
 
 def test_if_all_runs_fail_the_first_error_is_given(tmp_path: Path) -> None:
-    overrides = ["data.source=cifar10", f"data.root={tmp_path}"]
-    with pytest.raises(NoCompleteRunError, match=r"digits-ce, seed 1: .*cifar.* \(1 more have"):
-        run_comparison(["digits-ce"], out=tmp_path / "out", seeds=[1, 2], overrides=overrides)
+    def train(recipe: Recipe, folder: Path) -> bool:
+        raise ValueError(f"no memory for seed {recipe.seed}")
+
+    message = r"digits-ce, seed 1: no memory for seed 1 \(1 more have"
+    with pytest.raises(NoCompleteRunError, match=message):
+        run_comparison(["digits-ce"], out=tmp_path / "out", seeds=[1, 2], train=train)
 
 
 @pytest.mark.bad_input

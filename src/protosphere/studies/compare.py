@@ -168,7 +168,9 @@ def _read_runs(plan: ComparisonPlan, out: Path) -> Outcomes:
 
 
 def _check_images(missing: Sequence[PlannedRun], *, download: bool) -> None:
-    """Refuse recipes with different images before one of them is trained."""
+    """Refuse images that are not there, or that differ, before anything is trained."""
+    if not missing:
+        return
     recipes: dict[str, Recipe] = {}
     for run in missing:
         recipes.setdefault(run.method, with_seed(run.recipe, missing[0].recipe.seed))
@@ -176,7 +178,8 @@ def _check_images(missing: Sequence[PlannedRun], *, download: bool) -> None:
         recipe.data.model_dump(mode="json", exclude=_SAME_IMAGES) for recipe in recipes.values()
     ]
     if all(section == sections[0] for section in sections):
-        return  # In the usual case nothing is loaded.
+        load_dataset(missing[0].recipe, download=download)
+        return
     described = {name: _describe_images(recipe, download) for name, recipe in recipes.items()}
     (first, known), *others = described.items()
     for name, images in others:
