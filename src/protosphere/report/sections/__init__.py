@@ -1,0 +1,1 @@
+"""The sections of a report, one file per section: report data in, content out."""
