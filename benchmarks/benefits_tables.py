@@ -5,11 +5,11 @@ from statistics import fmean
 from typing import Any
 
 from benefits import LONG_TAIL_METHODS, METHODS, NOISE_METHODS, RESULTS
+from protosphere.report.paper import paper_value
 from protosphere.runs import RunFolder
 from protosphere.runs.results import read_result
 from protosphere.studies.corruption_summary import reference_of, summarize_corruptions
 from protosphere.studies.corruptions import CorruptionRow
-from protosphere.studies.paper import paper_value
 
 NAMES = {"ce": "CE", "normface": "NormFace", "ntce": "NTCE", "nonl": "NONL", "etf-dr": "ETF + DR"}
 LONG_TAIL_CLASSIFIERS = {

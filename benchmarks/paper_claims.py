@@ -7,11 +7,11 @@ from typing import Any
 import benefits
 import benefits_tables
 import runs
+from protosphere.report.paper import paper_value
 from protosphere.runs.results import read_result
 from protosphere.studies.behaviors import check_behaviors
 from protosphere.studies.corruption_summary import reference_of, summarize_corruptions
 from protosphere.studies.corruptions import CorruptionRow
-from protosphere.studies.paper import paper_value
 
 NAMES = {"ce": "CE", "normface": "NormFace", "ntce": "NTCE", "nonl": "NONL"}
 METRICS = {

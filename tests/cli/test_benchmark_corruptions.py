@@ -10,9 +10,9 @@ import pytest
 from protosphere.cli import benchmark_corruptions as command
 from protosphere.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from protosphere.recipes.loading import Run, load_run
+from protosphere.report.paper import paper_tables
 from protosphere.studies.corruption_summary import reference_of, summarize_corruptions
 from protosphere.studies.corruptions import CorruptionRow
-from protosphere.studies.paper import paper_tables
 from support.commands import refusal, run_command, usage_error
 from support.corruption_runs import train_crops, write_crops
 

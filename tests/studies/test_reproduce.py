@@ -14,8 +14,8 @@ from protosphere.recipes import catalog
 from protosphere.recipes.build import load_dataset
 from protosphere.recipes.runner import run_recipe
 from protosphere.recipes.schema import Recipe, apply_overrides
+from protosphere.report.paper import paper_tables, paper_value
 from protosphere.runs import RunFolderError
-from protosphere.studies.paper import paper_tables, paper_value
 from protosphere.studies.reproduce import Reproduction, TargetPlan, plan_target, run_target
 from protosphere.studies.reproduce_runs import (
     IMAGES_PER_SECOND,

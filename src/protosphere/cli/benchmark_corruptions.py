@@ -175,9 +175,9 @@ def corruptions(
 def _describe(
     run: "Run", rows: "tuple[CorruptionRow, ...]", reference: "Reference | None"
 ) -> _Benchmarked:
+    from protosphere.report.paper import paper_tables
     from protosphere.studies.common import method_of, reported_split
     from protosphere.studies.corruption_summary import published_reference, summarize_corruptions
-    from protosphere.studies.paper import paper_tables
 
     published = published_reference(run)
     used = published if reference is None else reference

@@ -21,12 +21,12 @@ from protosphere.metrics.convergence import (
 from protosphere.recipes import build
 from protosphere.recipes.loading import read_recipe
 from protosphere.recipes.schema import Recipe
+from protosphere.report.paper import paper_value
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.arrays import read_arrays
 from protosphere.runs.metadata import DataMetadata, read_class_names
 from protosphere.runs.results import ResultFile
 from protosphere.studies.common import method_name
-from protosphere.studies.paper import paper_value
 
 # In the order of the paper's table.
 CONVERGENCE_METRICS = (

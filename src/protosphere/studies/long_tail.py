@@ -19,10 +19,10 @@ from protosphere.evaluation.long_tail import (
 from protosphere.recipes import build
 from protosphere.recipes.loading import Run
 from protosphere.recipes.schema import Recipe
+from protosphere.report.paper import paper_value
 from protosphere.runs.results import ResultFile
 from protosphere.studies.common import method_of, reported_split, run_settings
 from protosphere.studies.data_sources import encode_split
-from protosphere.studies.paper import paper_value
 from protosphere.studies.progress import split_progress
 
 

@@ -15,12 +15,12 @@ from protosphere.data.splits import DataError
 from protosphere.recipes.build import load_dataset
 from protosphere.recipes.schema import RecipeError
 from protosphere.recipes.schema.text import parse_value
+from protosphere.report.paper import paper_value
 from protosphere.storage import StorageError, write_atomically
 from protosphere.storage.atomic import reason
 from protosphere.studies.common import describe_error, free_memory
 from protosphere.studies.compare import Trainer
 from protosphere.studies.compiled_code import CompiledCode
-from protosphere.studies.paper import paper_value
 from protosphere.studies.reproduce_readings import RunReader, Value
 from protosphere.studies.reproduce_runs import PaperRun, PlannedRun, get_base_recipe, plan_run
 from protosphere.studies.reproduce_targets import Cell, Target, get_target

@@ -42,9 +42,9 @@ from protosphere.evaluation.transfer import (
 )
 from protosphere.recipes import build
 from protosphere.recipes.loading import Run
+from protosphere.report.paper import paper_value
 from protosphere.runs.results import ResultFile
 from protosphere.studies.common import method_of, reported_split, run_settings
-from protosphere.studies.paper import paper_value
 
 FINE = "fine"
 # Part of the progress that the features take, and what the paper calls a set.

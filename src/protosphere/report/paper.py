@@ -9,7 +9,7 @@ from typing import Any
 @cache
 def paper_tables() -> dict[str, Any]:
     """Return the tables of the paper, by name; percentages as printed."""
-    source = resources.files("protosphere.studies") / "paper_tables.json"
+    source = resources.files("protosphere.report") / "paper_tables.json"
     tables: dict[str, Any] = json.loads(source.read_text(encoding="utf-8"))
     return tables
 
