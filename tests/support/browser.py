@@ -55,10 +55,13 @@ class Browser:
         process: The process.
         commands: File descriptor that commands are written to.
         answers: File descriptor that answers are read from.
+        log: File with the standard error of the process.
     """
 
-    def __init__(self, process: "subprocess.Popen[bytes]", commands: int, answers: int) -> None:
-        self._process = process
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", commands: int, answers: int, log: Path
+    ) -> None:
+        self._process, self._log = process, log
         self._commands, self._answers = commands, answers
         self._received = b""
         self._ids = itertools.count(1)
@@ -91,7 +94,8 @@ class Browser:
                 raise BrowserError(f"no answer to {method} within {_TIMEOUT_S:g} s")
             part = os.read(self._answers, 1 << 20)
             if not part:
-                raise BrowserError(f"the browser ended during {method}: {self._process.wait()}")
+                lines = self._log.read_text(errors="replace").splitlines()
+                raise BrowserError(f"the browser ended during {method}: " + "\n".join(lines[-20:]))
             self._received += part
         first, self._received = self._received.split(b"\0", 1)
         message: dict[str, Any] = json.loads(first)
@@ -265,20 +269,21 @@ def open_browser(path: str) -> Iterator[Browser]:
     command_read, command_write = _pipe()
     answer_read, answer_write = _pipe()
     options = [*_OPTIONS, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    # The shell gives the pipes the numbers that Chromium expects.
+    script = f'exec 3<&{command_read} 4>&{answer_write} "$0" "$@"'
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        log = Path(profile, "log").open("wb")
-        # The shell gives the pipes the numbers that Chromium expects.
-        script = f'exec 3<&{command_read} 4>&{answer_write} "$0" "$@"'
-        process = subprocess.Popen(
-            ["bash", "-c", script, path, *options, f"--user-data-dir={profile}", "about:blank"],
-            pass_fds=(command_read, answer_write),
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-            start_new_session=True,
-        )
+        log = Path(profile, "log")
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                ["bash", "-c", script, path, *options, f"--user-data-dir={profile}", "about:blank"],
+                pass_fds=(command_read, answer_write),
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
         os.close(command_read)
         os.close(answer_write)
-        browser = Browser(process, command_write, answer_read)
+        browser = Browser(process, command_write, answer_read, log)
         try:
             yield browser
         finally:
@@ -291,4 +296,3 @@ def open_browser(path: str) -> Iterator[Browser]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            log.close()
