@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from protosphere.report.phase_diagram import best_region, create_diagram, describe_region
 from protosphere.runs.sweeps import SweepRecord, SweepTrial
-from protosphere.studies.sweep_plots import describe_region, plot_sweep, write_page
+from protosphere.studies.sweep_plots import plot_sweep, write_page
 from protosphere.studies.sweep_settings import parse_setting
-from protosphere.studies.sweep_surface import best_region, create_diagram
 
 LRS, TEMPERATURES = (0.01, 0.1, 1.0), (0.1, 0.2, 0.3)
 

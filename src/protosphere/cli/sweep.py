@@ -177,8 +177,8 @@ def _print_result(record: "SweepRecord", out: Path, *, has_page: bool, as_json: 
     from protosphere.cli.benchmark_table import print_note
     from protosphere.cli.sweep_text import print_trials
     from protosphere.cli.text import echo, to_json
+    from protosphere.report.phase_diagram import describe_region
     from protosphere.runs.sweeps import sweep_to_json
-    from protosphere.studies.sweep_plots import describe_region
 
     if as_json:
         typer.echo(to_json(sweep_to_json(record), indent=2))

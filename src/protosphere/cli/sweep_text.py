@@ -51,7 +51,7 @@ class SweepDisplay(BarDisplay):
 
 
 def _describe_settings(trial: "SweepTrial") -> str:
-    from protosphere.studies.sweep_plots import format_number
+    from protosphere.report.phase_diagram import format_number
 
     return ", ".join(f"{key}={format_number(value)}" for key, value in trial.settings.items())
 
@@ -75,7 +75,7 @@ def print_trials(record: "SweepRecord") -> None:
     """
     from protosphere.cli.benchmark_table import MISSING, print_table
     from protosphere.cli.train_progress import format_metric
-    from protosphere.studies.sweep_plots import format_number
+    from protosphere.report.phase_diagram import format_number
 
     def cells(trial: "SweepTrial") -> list[str]:
         settings = [

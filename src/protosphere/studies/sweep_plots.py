@@ -5,11 +5,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from protosphere.runs.sweeps import SweepRecord, SweepTrial
+from protosphere.report.phase_diagram import (
+    Panel,
+    create_diagram,
+    describe_region,
+    describe_trial,
+    worst_good_value,
+)
+from protosphere.runs.sweeps import SweepRecord
 from protosphere.storage import write_atomically
 from protosphere.studies.plots import import_matplotlib, write_figure
-from protosphere.studies.sweep_settings import format_value
-from protosphere.studies.sweep_surface import Panel, best_region, create_diagram
 
 _COLORS = "Viridis"
 _HEIGHT, _WIDTH = 520, 760
@@ -56,7 +61,7 @@ def _create_page_figure(go: Any, record: SweepRecord, panel: Panel) -> Any:
     figure = go.Figure()
     xs = panel.points[:, 0].tolist()
     text = [describe_trial(record, trial) for trial in panel.trials]
-    limit = _limit(record)
+    limit = worst_good_value(record)
     if len(panel.axes) == 1:
         order = sorted(range(len(xs)), key=xs.__getitem__)
         figure.add_scatter(
@@ -150,7 +155,7 @@ def _draw_panel(figure: Any, axes: Any, record: SweepRecord, panel: Panel) -> No
     if len(panel.axes) == 1:
         along = xs.argsort()
         axes.plot(xs[along], panel.values[along], marker="o", linewidth=1.0)
-        axes.axhline(_limit(record), color="gray", linestyle=":", linewidth=0.8)
+        axes.axhline(worst_good_value(record), color="gray", linestyle=":", linewidth=0.8)
         axes.set_ylabel(label, fontsize=8)
         axes.plot(xs[best], panel.values[best], "*", color="red", markersize=12)
     else:
@@ -159,7 +164,9 @@ def _draw_panel(figure: Any, axes: Any, record: SweepRecord, panel: Panel) -> No
         low, high = float(panel.values.min()), float(panel.values.max())
         if panel.surface is not None and low < high:
             axes.contourf(*panel.grid, panel.surface, levels=15, vmin=low, vmax=high)
-            axes.contour(*panel.grid, panel.surface, levels=[_limit(record)], colors="red")
+            axes.contour(
+                *panel.grid, panel.surface, levels=[worst_good_value(record)], colors="red"
+            )
         # The best of several trials at one place is drawn last.
         order = sorted(range(len(xs)), key=lambda i: record.rank(panel.trials[i]), reverse=True)
         points = axes.scatter(
@@ -191,60 +198,3 @@ def _best_index(record: SweepRecord, panel: Panel) -> int:
     best = record.best
     assert best is not None
     return panel.trials.index(best)
-
-
-def _limit(record: SweepRecord) -> float:
-    """Return the worst value that is as good as the best one."""
-    best = record.best
-    assert best is not None
-    assert best.value is not None
-    sign = -1 if record.direction == "maximize" else 1
-    return best.value + sign * record.tolerance
-
-
-def describe_region(record: SweepRecord) -> str:
-    """Return which settings are as good as the best ones, in a sentence.
-
-    Args:
-        record: The record of the sweep.
-    """
-    best = record.best
-    if best is None:
-        return "No trial is complete."
-    limit = record.rank(best) + record.tolerance
-    good = [trial for trial in record.trials if record.rank(trial) <= limit]
-    ranges = ", ".join(
-        f"{key} {format_number(low)}" + ("" if low == high else f" to {format_number(high)}")
-        for key, (low, high) in best_region(record).items()
-    )
-    count = "1 trial is" if len(good) == 1 else f"{len(good)} trials are"
-    if record.metric.endswith("accuracy"):
-        rule = f"one standard error ({100 * record.tolerance:.2g} percentage points)"
-    else:
-        rule = f"1 % ({record.tolerance:.2g})"
-    text = f"{count} within {rule} of the best"
-    return f"{text}: {ranges}." if ranges else f"{text}."
-
-
-def describe_trial(record: SweepRecord, trial: SweepTrial) -> str:
-    """Return the settings and the value of a trial in one line.
-
-    Args:
-        record: The record of the sweep.
-        trial: The trial.
-    """
-    settings = ", ".join(f"{key}={format_number(value)}" for key, value in trial.settings.items())
-    value = "" if trial.value is None else f": {record.metric} {trial.value:.4g}"
-    return f"trial {trial.number:04d}: {settings}{value}"
-
-
-def format_number(value: Any) -> str:
-    """Return a value of a setting with at most four significant digits.
-
-    Args:
-        value: Plain value.
-
-    >>> format_number(0.123456), format_number(None)
-    ('0.1235', 'null')
-    """
-    return f"{value:.4g}" if isinstance(value, float) else format_value(value)

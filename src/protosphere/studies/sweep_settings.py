@@ -3,13 +3,13 @@
 import itertools
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from protosphere.recipes.schema import Recipe, RecipeError, apply_overrides
 from protosphere.recipes.schema.text import parse_value
+from protosphere.report.phase_diagram import format_value
 from protosphere.runs.sweeps import SweepSetting
 from protosphere.studies.common import reported_split
 
@@ -119,21 +119,6 @@ def format_setting(setting: SweepSetting) -> str:
         return ",".join(format_value(value) for value in setting.values)
     prefix = _LOG if setting.kind == "log_range" else ""
     return f"{prefix}{format_value(setting.low)}..{format_value(setting.high)}"
-
-
-def format_value(value: Any) -> str:
-    """Return a value of a recipe as short YAML.
-
-    Args:
-        value: Plain value.
-
-    >>> format_value("mixup"), format_value(None), format_value({"name": "mixup"})
-    ('mixup', 'null', '{"name": "mixup"}')
-    """
-    is_word = isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w./-]*", value) is not None
-    if is_word and value.lower() not in ("null", "true", "false", "yes", "no", "on", "off"):
-        return str(value)
-    return json.dumps(value)
 
 
 def with_validation(recipe: Recipe) -> Recipe:

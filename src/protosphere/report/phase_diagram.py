@@ -1,18 +1,17 @@
 """The phase diagram of a sweep as numbers: positions of trials, and the surface between them."""
 
 import itertools
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import LinearNDInterpolator
-from scipy.spatial import QhullError
 
 from protosphere.runs.sweeps import SweepRecord, SweepSetting, SweepTrial
-from protosphere.studies.sweep_settings import format_value
 
 # Points of the surface along each axis.
 _RESOLUTION = 101
@@ -34,13 +33,18 @@ class Axis:
     names: tuple[str, ...] | None = None
     ticks: tuple[int | float, ...] = ()
 
-    def position(self, value: Any) -> float:
-        """Return where a value stands on the axis.
+    def position(self, value: Any) -> float | None:
+        """Return where a value stands on the axis; None for a value that has no place on it.
 
         Args:
             value: Value of the key.
         """
-        return float(value if self.names is None else self.names.index(format_value(value)))
+        if self.names is not None:
+            name = format_value(value)
+            return float(self.names.index(name)) if name in self.names else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return float(value) if math.isfinite(value) and (value > 0 or not self.is_log) else None
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,33 @@ class Panel:
     surface: NDArray[np.float64] | None = None
 
 
+def format_value(value: Any) -> str:
+    """Return a value of a recipe as short YAML.
+
+    Args:
+        value: Plain value.
+
+    >>> format_value("mixup"), format_value(None), format_value({"name": "mixup"})
+    ('mixup', 'null', '{"name": "mixup"}')
+    """
+    is_word = isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w./-]*", value) is not None
+    if is_word and value.lower() not in ("null", "true", "false", "yes", "no", "on", "off"):
+        return str(value)
+    return json.dumps(value)
+
+
+def format_number(value: Any) -> str:
+    """Return a value of a setting with at most four significant digits.
+
+    Args:
+        value: Plain value.
+
+    >>> format_number(0.123456), format_number(None)
+    ('0.1235', 'null')
+    """
+    return f"{value:.4g}" if isinstance(value, float) else format_value(value)
+
+
 def create_diagram(record: SweepRecord) -> list[Panel]:
     """Return the phase diagram of a sweep as panels.
 
@@ -72,30 +103,38 @@ def create_diagram(record: SweepRecord) -> list[Panel]:
     one. A surface interpolates the trials linearly, on a logarithmic axis in the logarithm. Of
     trials at the same place, which differ in other settings, the best one counts. There is no
     surface over names, nor over ranges if other settings are varied too, because neighboring trials
-    would then differ in those.
+    would then differ in those; nor without scipy.
 
     Args:
         record: The record of the sweep.
     """
-    trials = tuple(trial for trial in record.trials if trial.state == "complete")
-    if not trials:
-        return []
+    trials = tuple(
+        trial
+        for trial in record.trials
+        if trial.state == "complete" and trial.value is not None and math.isfinite(trial.value)
+    )
     settings = record.settings
+    if not trials or not settings:
+        return []
     groups: list[Sequence[SweepSetting]] = (
         [settings] if len(settings) <= 2 else list(itertools.combinations(settings, 2))
     )
-    return [_create_panel(record, group, trials) for group in groups]
+    panels = [_create_panel(record, group, trials) for group in groups]
+    return [panel for panel in panels if panel.trials]
 
 
 def _create_panel(
     record: SweepRecord, settings: Sequence[SweepSetting], trials: tuple[SweepTrial, ...]
 ) -> Panel:
     axes = tuple(_create_axis(setting) for setting in settings)
-    points = np.array(
-        [[axis.position(trial.settings[axis.key]) for axis in axes] for trial in trials]
+    places = [[axis.position(trial.settings.get(axis.key)) for axis in axes] for trial in trials]
+    placed = [index for index, place in enumerate(places) if None not in place]
+    panel = Panel(
+        axes,
+        np.array([places[index] for index in placed], dtype=np.float64),
+        np.array([trials[index].value for index in placed], dtype=np.float64),
+        tuple(trials[index] for index in placed),
     )
-    values = np.array([trial.value for trial in trials])
-    panel = Panel(axes, points, values, trials)
     has_surface = len(axes) == 2 and all(axis.names is None for axis in axes)
     are_grids = all(setting.kind == "grid" for setting in settings)
     if has_surface and (are_grids or len(record.settings) == 2):
@@ -118,6 +157,11 @@ def _create_axis(setting: SweepSetting) -> Axis:
 
 def _add_surface(panel: Panel, *, sign: int) -> Panel:
     """Interpolate between the trials, the best one of each place."""
+    try:
+        from scipy.interpolate import LinearNDInterpolator  # noqa: PLC0415
+        from scipy.spatial import QhullError  # noqa: PLC0415
+    except ImportError:
+        return panel
     best: dict[tuple[float, ...], float] = {}
     for place, value in zip(map(tuple, _scaled(panel, panel.points)), panel.values, strict=True):
         best[place] = max(best.get(place, -math.inf), sign * value)
@@ -167,6 +211,57 @@ def best_region(record: SweepRecord) -> Mapping[str, tuple[int | float, int | fl
     regions = {}
     for axis in map(_create_axis, record.settings):
         if axis.names is None:
-            values = [trial.settings[axis.key] for trial in good]
-            regions[axis.key] = (min(values), max(values))
+            values: list[Any] = [trial.settings.get(axis.key) for trial in good]
+            placed = [value for value in values if axis.position(value) is not None]
+            if placed:
+                regions[axis.key] = (min(placed), max(placed))
     return regions
+
+
+def worst_good_value(record: SweepRecord) -> float | None:
+    """Return the worst value that is as good as the best one; None without a complete trial.
+
+    Args:
+        record: The record of the sweep.
+    """
+    best = record.best
+    if best is None or best.value is None:
+        return None
+    sign = -1 if record.direction == "maximize" else 1
+    return best.value + sign * record.tolerance
+
+
+def describe_region(record: SweepRecord) -> str:
+    """Return which settings are as good as the best ones, in a sentence.
+
+    Args:
+        record: The record of the sweep.
+    """
+    best = record.best
+    if best is None:
+        return "No trial is complete."
+    limit = record.rank(best) + record.tolerance
+    good = [trial for trial in record.trials if record.rank(trial) <= limit]
+    ranges = ", ".join(
+        f"{key} {format_number(low)}" + ("" if low == high else f" to {format_number(high)}")
+        for key, (low, high) in best_region(record).items()
+    )
+    count = "1 trial is" if len(good) == 1 else f"{len(good)} trials are"
+    if record.metric.endswith("accuracy"):
+        rule = f"one standard error ({100 * record.tolerance:.2g} percentage points)"
+    else:
+        rule = f"1 % ({record.tolerance:.2g})"
+    text = f"{count} within {rule} of the best"
+    return f"{text}: {ranges}." if ranges else f"{text}."
+
+
+def describe_trial(record: SweepRecord, trial: SweepTrial) -> str:
+    """Return the settings and the value of a trial in one line.
+
+    Args:
+        record: The record of the sweep.
+        trial: The trial.
+    """
+    settings = ", ".join(f"{key}={format_number(value)}" for key, value in trial.settings.items())
+    value = "" if trial.value is None else f": {record.metric} {trial.value:.4g}"
+    return f"trial {trial.number:04d}: {settings}{value}"
