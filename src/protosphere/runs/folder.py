@@ -15,20 +15,38 @@ RUN/.lock                 locked while a process uses the folder
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from protosphere.storage.atomic import reason, temporary_path, write_atomically
 from protosphere.storage.errors import StorageError
 
 Record: TypeAlias = Mapping[str, Any]
 _LOG = logging.getLogger("protosphere")
+_LOCK_ATTEMPTS = 5
 
 
 class RunFolderError(ValueError):
     """A run folder cannot be used; the message says why."""
+
+
+def _lock_file(file: IO[str]) -> None:
+    """Lock a file, or raise OSError if another process has locked it.
+
+    Whoever only asks for the lock (:meth:`RunFolder.is_locked`) has it for an instant, which the
+    further attempts outlast.
+    """
+    import fcntl  # noqa: PLC0415  Only on Linux and macOS; reading a run works without it.
+
+    for _ in range(_LOCK_ATTEMPTS - 1):
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.01)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _compare_texts(stored: str, given: str) -> str | None:
@@ -74,8 +92,6 @@ class RunFolder:
             RunFolderError: Another process has locked the folder, or it contains other files.
             StorageError: The folder could not be created.
         """
-        import fcntl  # noqa: PLC0415  Only on Linux and macOS; reading a run works without it.
-
         self._check_ownership()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -84,7 +100,7 @@ class RunFolder:
             raise StorageError(f"cannot create {self.path}: {reason(error)}") from error
         with file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock_file(file)
             except OSError:
                 file.seek(0)
                 process = file.read().strip() or "of unknown id"
@@ -95,6 +111,19 @@ class RunFolder:
                 file.write(str(os.getpid()))
                 file.flush()
             yield
+
+    def is_locked(self) -> bool:
+        """Return whether a process uses the folder at this moment."""
+        try:
+            import fcntl  # noqa: PLC0415
+
+            with (self.path / ".lock").open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except (ImportError, OSError):  # There is no lock, or the file system has none.
+            return False
+        return False
 
     def start(
         self, recipe: str, *, compare: Callable[[str, str], str | None] = _compare_texts
@@ -203,18 +232,29 @@ class RunFolder:
         Of several records of one ``kind`` and ``step`` the last one counts. Incomplete lines, as a
         killed process may leave them, are skipped.
         """
+        return self.read_records()[0]
+
+    def read_records(self) -> tuple[list[dict[str, Any]], int]:
+        """Return the logged metrics as :meth:`records` does, and the number of skipped lines.
+
+        Raises:
+            RunFolderError: The file is unreadable.
+        """
         if not self.metrics.exists():
-            return []
+            return [], 0
         records: dict[Any, dict[str, Any]] = {}
+        num_skipped = 0
         for number, line in enumerate(self._read_text(self.metrics).splitlines()):
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError:
-                continue
+            except (json.JSONDecodeError, RecursionError):
+                record = None
             if isinstance(record, dict):
-                key = (record.get("kind"), record["step"]) if "step" in record else number
+                key = (str(record.get("kind")), str(record["step"])) if "step" in record else number
                 records[key] = record
-        return list(records.values())
+            else:
+                num_skipped += 1
+        return list(records.values()), num_skipped
 
     def last_evaluation(self) -> dict[str, Any] | None:
         """Return the last record of kind ``"evaluation"``, or None if there is none."""

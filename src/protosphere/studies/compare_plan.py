@@ -7,9 +7,9 @@ from typing import Any
 
 from protosphere.recipes.loading import read_recipe, read_run_recipe
 from protosphere.recipes.schema import Recipe, RecipeError, find_difference
-from protosphere.recipes.schema.text import MAY_CHANGE, MAY_CHANGE_SECTIONS, MUST_STAY, flatten
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import has_checkpoint
+from protosphere.runs.recipe_keys import flatten, is_compared
 from protosphere.studies.common import check_targets_exist, is_run_target
 
 FIRST_SEED = 42
@@ -206,11 +206,7 @@ def _set_names(methods: Sequence[_Method]) -> None:
 def _settings(recipe: Recipe) -> dict[str, Any]:
     """Return the keys of a recipe that can tell two methods of one name apart."""
     content = flatten(recipe.model_dump(mode="json", exclude={"seed"}))
-    return {
-        key: value
-        for key, value in content.items()
-        if key in MUST_STAY or not (key in MAY_CHANGE or key.startswith(MAY_CHANGE_SECTIONS))
-    }
+    return {key: value for key, value in content.items() if is_compared(key)}
 
 
 def _plan_runs(

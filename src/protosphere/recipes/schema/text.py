@@ -10,21 +10,8 @@ from pydantic import ValidationError
 from protosphere.recipes.schema.errors import RecipeError, sentence
 from protosphere.recipes.schema.keys import section_members
 from protosphere.recipes.schema.recipe import Recipe
+from protosphere.runs.recipe_keys import flatten, is_compared
 
-# Keys that say where and how a run computes, not what: they may change when it is resumed.
-MAY_CHANGE = (
-    "data.root",
-    "data.path",
-    "data.classes",
-    "data.class_groups",
-    "data.workers",
-    "loss.shard_prototypes",
-    "training.compile",
-    "training.fsdp",
-)
-MAY_CHANGE_SECTIONS = ("evaluation.", "checkpoint.", "probe.")
-# Another metric would have kept another best checkpoint.
-MUST_STAY = ("checkpoint.monitor",)
 # A file of weights may have been moved, but pretrained models normalize images in their own way.
 _PRETRAINED = "model.backbone.pretrained"
 # What tells recipes of version 0.1 from those since.
@@ -194,30 +181,12 @@ def find_difference(one: Recipe, other: Recipe) -> str | None:
     """
     left, right = (flatten(recipe.model_dump(mode="json")) for recipe in (one, other))
     for path in dict.fromkeys([*left, *right]):
-        may_change = path in MAY_CHANGE or path.startswith(MAY_CHANGE_SECTIONS)
-        if may_change and path not in MUST_STAY:
+        if not is_compared(path):
             continue
         there, here = left.get(path), right.get(path)
         if there != here and not (path == _PRETRAINED and there and here):
             return f"{path} is {there} there and {here} here"
     return None
-
-
-def flatten(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested dictionaries by their dotted paths.
-
-    Args:
-        content: A recipe as plain values.
-        prefix: Path of the content, with a dot at its end.
-
-    >>> flatten({"loss": {"name": "ce"}, "seed": 1})
-    {'loss.name': 'ce', 'seed': 1}
-    """
-    flat: dict[str, Any] = {}
-    for name, value in content.items():
-        path = f"{prefix}{name}"
-        flat |= flatten(value, f"{path}.") if isinstance(value, dict) else {path: value}
-    return flat
 
 
 def json_schema() -> dict[str, Any]:
