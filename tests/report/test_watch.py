@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from protosphere.report.watch import ReportServer, WatchedReport, read_fingerprint
+from protosphere.runs.folder import RunFolder
 
 
 class Clock:
@@ -126,6 +127,15 @@ def test_what_changes_a_fingerprint(source: Path) -> None:
     assert len(read_fingerprint([source])) == len(before) + 1
     file = source / "one/metrics.jsonl"
     assert len(read_fingerprint([file, source / "missing"])) == 1
+
+
+def test_a_run_that_ends_without_writing_changes_its_fingerprint(source: Path) -> None:
+    (source / "one/recipe.yaml").write_text("name: one\n")
+    with RunFolder(source / "one").lock():
+        running = read_fingerprint([source])
+    ended = read_fingerprint([source])
+    assert len(running) == len(ended)
+    assert running != ended
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from protosphere.runs.folder import RunFolder
+
 ADDRESS = "127.0.0.1"
 # Names by which a browser on this machine, or at the other end of an SSH tunnel, calls the server.
 # Pages of other sites whose name resolves to 127.0.0.1 send their own name.
@@ -38,6 +40,8 @@ Fingerprint: TypeAlias = tuple[tuple[str, int, int], ...]
 def read_fingerprint(sources: Sequence[Path]) -> Fingerprint:
     """Return path, size and time of change of every file that a report may read.
 
+    For the locks of runs, the number is 1 while a process uses the run.
+
     Args:
         sources: Files and folders; those that do not exist are left out.
     """
@@ -52,6 +56,8 @@ def _files(path: Path | str, depth: int) -> Iterator[tuple[str, int, int]]:
                     # Checkpoints are large, change often and are not shown.
                     if depth > 1 and entry.name != "checkpoints" and entry.name[0] != ".":
                         yield from _files(entry.path, depth - 1)
+                elif entry.name == ".lock":
+                    yield entry.path, RunFolder(path).is_locked(), 0
                 elif entry.name.endswith(_SUFFIXES):
                     status = entry.stat()
                     yield entry.path, status.st_size, status.st_mtime_ns
