@@ -1,0 +1,273 @@
+"""The section on neural collapse: the paper's Figure 2 for the runs, and metrics at the end."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from protosphere.metrics.convergence import (
+    Never,
+    Threshold,
+    collapse_thresholds,
+    convergence_time,
+    moving_average,
+)
+from protosphere.report.collapse_tables import create_conditions, create_metrics
+from protosphere.report.colors import NEUTRAL
+from protosphere.report.content import Block, Figure, Note, Section
+from protosphere.report.curves import (
+    SEEDS,
+    Method,
+    curve_traces,
+    finite,
+    group_methods,
+    mean_curve,
+    read_series,
+)
+from protosphere.report.plotly_text import plain
+from protosphere.report.run_shape import feature_dim, num_classes
+from protosphere.report.sources import ReportData, RunData
+
+# In the order of the paper's figure.
+COLLAPSE_CURVES = {
+    "train_accuracy": "Training accuracy",
+    "weight_instance_alignment": "Weight–instance alignment",
+    "weight_class_alignment": "Weight–class alignment",
+    "weights_effective_rank": "Effective rank of weights",
+    "intra_effective_rank": "Intra-class effective rank",
+    "inter_effective_rank": "Inter-class effective rank",
+}
+_COLUMNS = 2
+
+
+class RunCurve(NamedTuple):
+    """One metric of a run over the percentage of the run.
+
+    Attributes:
+        points: Percentage of the run and value, at each evaluation.
+        threshold: Bound of 95 % of collapse; None if there is none or it is not known.
+        reached: Percentage of the run at which the moving average enters the threshold to stay, and
+            the average there; None if it does not.
+    """
+
+    points: list[tuple[float, float]]
+    threshold: Threshold | None
+    reached: tuple[float, float] | None
+
+
+def create_section(report: ReportData) -> Section | None:
+    """Return the section on neural collapse, or None if no run has measured a metric of it.
+
+    Args:
+        report: The runs.
+    """
+    methods = group_methods(report.runs)
+    blocks: list[Block] = [
+        block
+        for block in (_create_figure(methods), create_metrics(methods), create_conditions(methods))
+        if block is not None
+    ]
+    if not blocks:
+        return None
+    unevaluated = [run.name for run in report.runs if not run.evaluations]
+    if unevaluated:
+        text = (
+            f"There is no evaluation of {', '.join(unevaluated)}: metrics of collapse are measured "
+            "at each evaluation, the first of which is after `evaluation.every` epochs."
+        )
+        blocks.append(Note(text, kind="missing"))
+    has_seeds = any(len(method.runs) > 1 for method in methods)
+    return Section(
+        "collapse",
+        "Neural collapse",
+        "How close the training features and the prototypes are to neural collapse: the features "
+        "of a class equal their class mean, class means form a simplex, and prototypes are the "
+        "class means." + (f" {SEEDS}" if has_seeds else ""),
+        tuple(blocks),
+    )
+
+
+def run_curve(run: RunData, metric: str) -> RunCurve | None:
+    """Return a metric of a run over the percentage of the run; None if it was not logged.
+
+    Args:
+        run: The run.
+        metric: Name of the metric.
+    """
+    series = read_series(run.evaluations, metric)
+    length = _run_length(run)
+    if not series or length is None:
+        return None
+    points = [(100 * epoch / length, value) for epoch, value in series]
+    threshold = _thresholds(run).get(metric)
+    if threshold is None:
+        return RunCurve(points, None, None)
+    time = convergence_time(series, threshold, length=length)
+    if isinstance(time, Never):
+        return RunCurve(points, threshold, None)
+    average = dict(moving_average(series, length=length))[time]
+    return RunCurve(points, threshold, (100 * time / length, float(average)))
+
+
+def _run_length(run: RunData) -> float | None:
+    """The epochs of the run: those that it has, or those of the recipe if it has not ended."""
+    epochs = [epoch for record in run.evaluations if (epoch := finite(record.get("epoch")))]
+    if not epochs:
+        return None
+    schedule = run.recipe.get("schedule")
+    planned = finite(schedule.get("epochs")) if isinstance(schedule, Mapping) else None
+    if run.state == "complete" or planned is None:
+        return max(epochs)
+    return max(planned, *epochs)
+
+
+def _thresholds(run: RunData) -> dict[str, Threshold]:
+    """The thresholds of a run that are known without guessing its classes or its dimension."""
+    classes, dim = num_classes(run), feature_dim(run)
+    thresholds = collapse_thresholds(max(classes or 2, 2), dim or 1)
+    if classes is None or classes < 2:
+        thresholds = {name: row for name, row in thresholds.items() if "rank" not in name}
+    if dim is None:
+        thresholds.pop("intra_effective_rank", None)
+    return thresholds
+
+
+def _create_figure(methods: Sequence[Method]) -> Figure | None:
+    traces: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {"annotations": [], "hovermode": "closest", "legend": {"y": -0.1}}
+    rows = math.ceil(len(COLLAPSE_CURVES) / _COLUMNS)
+    named: set[str] = set()
+    for index, (metric, title) in enumerate(COLLAPSE_CURVES.items()):
+        suffix = "" if index == 0 else str(index + 1)
+        axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
+        bounds: dict[float, list[str]] = {}
+        marks: list[dict[str, Any]] = []
+        for method in methods:
+            curves = [curve for run in method.runs if (curve := run_curve(run, metric)) is not None]
+            drawn = curve_traces(
+                method,
+                mean_curve(_scaled(curve.points, metric) for curve in curves),
+                x="{} % of the run",
+                y=f"{title.lower()} {{}}" + (" %" if metric == "train_accuracy" else ""),
+                axes=axes,
+                in_legend=method.name not in named,
+            )
+            named |= {method.name} if drawn else set()
+            traces += drawn
+            marks += _create_marks(method, curves, axes)
+            for curve in curves:
+                if curve.threshold is not None:
+                    bounds.setdefault(float(curve.threshold.value), []).append(method.name)
+        for bound, names in bounds.items():
+            traces.append(_create_bound(bound, names, axes, is_only=len(bounds) == 1))
+        traces += marks
+        layout |= _create_axes(index, rows, suffix, metric)
+        layout["annotations"].append(_create_title(f"({'abcdef'[index]}) {title}", axes))
+    if not any("hovertemplate" in trace for trace in traces):
+        return None
+    _name_once(traces, "95 % of collapse")
+    _name_once(traces, "reached, to stay")
+    return Figure(
+        "collapse-curves",
+        "Convergence to neural collapse",
+        "The six metrics of the paper's Figure 2 over the run, measured on training images: dashed "
+        "lines are 95 % of neural collapse, and a circle is where the moving average of a run "
+        "enters it to stay.",
+        tuple(traces),
+        layout,
+        height=300 * rows + 60,
+    )
+
+
+def _scaled(points: list[tuple[float, float]], metric: str) -> list[tuple[float, float]]:
+    if metric != "train_accuracy":
+        return points
+    return [(time, 100 * value) for time, value in points]
+
+
+def _create_marks(
+    method: Method, curves: Sequence[RunCurve], axes: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    reached = [curve.reached for curve in curves if curve.reached is not None]
+    if not reached:
+        return []
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "reached, to stay",
+            "x": [time for time, _ in reached],
+            "y": [value for _, value in reached],
+            "marker": {
+                "symbol": "circle-open",
+                "size": 12,
+                "color": method.color,
+                "line": {"width": 2.5, "color": method.color},
+            },
+            "hovertemplate": f"{plain(method.name)}<br>95 % of collapse after %{{x:.4~g}} % of the "
+            "run<extra></extra>",
+            "legendgroup": plain(method.name),
+            "showlegend": False,
+            **axes,
+        }
+    ]
+
+
+def _create_bound(
+    bound: float, names: Sequence[str], axes: Mapping[str, str], *, is_only: bool
+) -> dict[str, Any]:
+    """A dashed line at a threshold, which depends on the classes and the dimension of a run."""
+    methods = "" if is_only else f"<br>{plain(', '.join(dict.fromkeys(names)))[:200]}"
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "95 % of collapse",
+        "x": [0, 100],
+        "y": [bound, bound],
+        "line": {"color": NEUTRAL, "dash": "dash", "width": 1.5},
+        "hovertemplate": f"95 % of collapse: {bound:.4g}{methods}<extra></extra>",
+        "legendgroup": "95 % of collapse",
+        "showlegend": False,
+        **axes,
+    }
+
+
+def _name_once(traces: Sequence[dict[str, Any]], name: str) -> None:
+    """Give the first trace of a name an entry in the legend."""
+    first = next((trace for trace in traces if trace.get("name") == name), None)
+    if first is not None and first["legendgroup"] == name:
+        first["showlegend"] = True
+
+
+def _create_axes(index: int, rows: int, suffix: str, metric: str) -> dict[str, Any]:
+    """The axes of a cell of the grid; the lowest row has the title of the time."""
+    row, column = divmod(index, _COLUMNS)
+    gap_x, gap_y = 0.12, 0.1
+    width = (1 - gap_x * (_COLUMNS - 1)) / _COLUMNS
+    height = (1 - gap_y * rows) / rows
+    left, top = column * (width + gap_x), 1 - gap_y / 2 - row * (height + gap_y)
+    x_axis: dict[str, Any] = {
+        "domain": [left, left + width],
+        "anchor": f"y{suffix}",
+        "range": [0, 102],
+        "tickvals": [0, 25, 50, 75, 100],
+    }
+    if row == rows - 1:
+        x_axis["title"] = {"text": "% of the run"}
+    y_axis = {"domain": [top - height, top], "anchor": f"x{suffix}", "rangemode": "tozero"}
+    if metric == "train_accuracy":
+        y_axis["ticksuffix"] = " %"
+    return {f"xaxis{suffix}": x_axis, f"yaxis{suffix}": y_axis}
+
+
+def _create_title(text: str, axes: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "text": text,
+        "showarrow": False,
+        "xref": f"{axes['xaxis']} domain",
+        "yref": f"{axes['yaxis']} domain",
+        "x": 0,
+        "xanchor": "left",
+        "y": 1.02,
+        "yanchor": "bottom",
+        "font": {"size": 12},
+    }
