@@ -1,0 +1,166 @@
+"""Names of runs in a report: runs that differ only in their seed are of one method."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from protosphere.report.sources import RunData
+from protosphere.runs.recipe_keys import flatten, is_compared
+
+# With more keys, only those are named that are needed to tell the methods apart.
+_MAX_KEYS = 3
+# Values that keys had in effect before they existed.
+_DEFAULTS = {
+    "data.sampler": "uniform",
+    "loss.soft_negatives": "excluded",
+    "optimizer.lr_scale.backbone": 1.0,
+    "optimizer.lr_scale.neck": 1.0,
+    "optimizer.lr_scale.head": 1.0,
+    "training.grad_accum_steps": 1,
+}
+
+
+def name_runs(runs: Sequence[RunData]) -> tuple[RunData, ...]:
+    """Return runs with their methods and with names that differ.
+
+    Args:
+        runs: Runs as they were read, named after their recipes or folders.
+    """
+    methods = _find_methods(runs)
+    runs = [replace(run, method=method) for run, method in zip(runs, methods, strict=True)]
+    num_runs = Counter(run.method for run in runs)
+    names = [
+        run.method if num_runs[run.method] == 1 else f"{run.method}, seed {run.seed}"
+        for run in runs
+    ]
+    names = unique_names(names, [run.path for run in runs])
+    return tuple(replace(run, name=name) for run, name in zip(runs, names, strict=True))
+
+
+def unique_names(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
+    """Return names of which no two are equal, told apart by as much of the path as is needed.
+
+    Args:
+        names: The names.
+        paths: The path of each.
+
+    >>> unique_names(["a", "b", "a"], [Path("x/1"), Path("x/2"), Path("x/3")])
+    ['a (1)', 'b', 'a (3)']
+    """
+    named = list(names)
+    for depth in (1, 2, 3, 100):
+        double = {name for name, times in Counter(named).items() if times > 1}
+        if not double:
+            break
+        named = [
+            f"{name} ({Path(*path.resolve().parts[-depth:])})" if current in double else current
+            for current, name, path in zip(named, names, paths, strict=True)
+        ]
+    return named
+
+
+def _find_methods(runs: Sequence[RunData]) -> list[str]:
+    by_name: dict[str, list[tuple[Mapping[str, Any], list[int]]]] = {}
+    for index, run in enumerate(runs):
+        groups = by_name.setdefault(run.method, [])
+        for recipe, members in groups:
+            if not find_differences(recipe, run.recipe):
+                members.append(index)
+                break
+        else:
+            groups.append((run.recipe, [index]))
+    methods = [""] * len(runs)
+    for name, groups in by_name.items():
+        titles = _titles(name, [recipe for recipe, _ in groups])
+        for title, (_, members) in zip(titles, groups, strict=True):
+            for index in members:
+                methods[index] = title
+    return methods
+
+
+def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return the keys in which two recipes train differently; the seed is not compared.
+
+    A key that only one of them has counts unless its value switches nothing on: an older version
+    of protosphere may not have had it.
+
+    Args:
+        one: Recipe as plain values.
+        other: Recipe as plain values.
+
+    >>> find_differences({"loss": {"name": "ce"}, "seed": 1}, {"loss": {"name": "nonl"}, "seed": 2})
+    ['loss.name']
+    """
+    left, right = flatten(one), flatten(other)
+    return [
+        key
+        for key in dict.fromkeys([*left, *right])
+        if key not in ("name", "seed") and is_compared(key) and _differ(key, left, right)
+    ]
+
+
+def _differ(key: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    if key in left and key in right:
+        return bool(left[key] != right[key])
+    value = left[key] if key in left else right[key]
+    return not _is_off(value) and value != _DEFAULTS.get(key)
+
+
+def _is_off(value: object) -> bool:
+    return value in (None, False, 0, "none", "auto") or value == []
+
+
+def _titles(name: str, recipes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The name of a recipe, with settings if several recipes have it."""
+    if len(recipes) == 1:
+        return [name]
+    flat = [flatten(recipe) for recipe in recipes]
+    keys = list(
+        dict.fromkeys(key for recipe in recipes for key in find_differences(recipes[0], recipe))
+    )
+    if len(keys) > _MAX_KEYS:
+        keys = _sufficient(keys, flat)
+    titles = [_title(name, recipe, keys, flat) for recipe in flat]
+    if len(set(titles)) == len(titles):
+        return titles
+    return [f"{title}, variant {index + 1}" for index, title in enumerate(titles)]
+
+
+def _title(
+    name: str, recipe: Mapping[str, Any], keys: Sequence[str], recipes: Sequence[Mapping[str, Any]]
+) -> str:
+    """A name with the settings of a recipe, less those that are off or those of most recipes."""
+    settings = []
+    for key in keys:
+        value = recipe.get(key)
+        is_usual = sum(other.get(key) == value for other in recipes) > len(recipes) / 2
+        if not _is_off(value) and not (is_usual and len(recipes) > _MAX_KEYS):
+            settings.append(f"{_short_key(key)}={value}")
+    return f"{name} ({', '.join(settings)})" if settings else name
+
+
+def _short_key(key: str) -> str:
+    """The end of a dotted path that says what a key is.
+
+    >>> _short_key("schedule.epochs"), _short_key("data.label_noise.fraction")
+    ('epochs', 'label_noise.fraction')
+    """
+    section, *parts = key.removesuffix(".name").split(".")
+    return ".".join(parts) or section
+
+
+def _sufficient(keys: Sequence[str], recipes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A few of the keys whose values tell the recipes apart."""
+    chosen: list[str] = []
+
+    def num_groups(selection: Sequence[str]) -> int:
+        return len({tuple(str(recipe.get(key)) for key in selection) for recipe in recipes})
+
+    while num_groups(chosen) < len(recipes):
+        best = max(keys, key=lambda key: num_groups([*chosen, key]))
+        if num_groups([*chosen, best]) == num_groups(chosen):
+            break
+        chosen.append(best)
+    return [key for key in keys if key in chosen]
