@@ -10,7 +10,7 @@ TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxproc
 # Where annotated shapes are: not the command line, documents and files on disk.
 TYPED := $(addprefix tests/,classifiers data encoders evaluation geometry kernels losses metrics recipes/test_loading.py training)
 
-.PHONY: demo test check unit typed wheel bench clean
+.PHONY: demo test check unit typed wheel docs bench clean
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/one_line.py
@@ -19,7 +19,7 @@ demo: $(INSTALLED)
 	$(BIN)/python examples/embeddings.py
 	$(BIN)/protosphere demo
 
-test: check unit typed wheel
+test: check docs unit typed wheel
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -40,6 +40,11 @@ wheel: $(INSTALLED)
 	$(BIN)/python .ci/wheel_environment.py build/wheel/*.whl $(WHEEL_ENV)
 	cd build && ../$(WHEEL_ENV)/bin/protosphere doctor
 
+# The website, from the pages, the docstrings and the committed results; broken links are errors.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "The website is site/index.html."
+
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/metrics.py
@@ -55,4 +60,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf .venv $(WHEEL_ENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv $(WHEEL_ENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

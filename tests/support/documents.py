@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     str(path.relative_to(ROOT))
-    for pattern in ("*.md", "docs/*.md", ".github/*.md")
+    for pattern in ("*.md", "docs/**/*.md", ".github/*.md")
     for path in ROOT.glob(pattern)
 )
 

@@ -47,7 +47,9 @@ CORRUPTIONS = (
     "pixelate",
     "jpeg_compression",
 )
+"""Names of the 15 corruptions of ImageNet-C."""
 EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+"""Names of its four extra corruptions."""
 SEVERITIES = (1, 2, 3, 4, 5)
 # Changes whenever an image would be corrupted in another way than before, or its frost texture.
 CORRUPTIONS_VERSION = 1

@@ -21,6 +21,7 @@ from protosphere.kernels.problem import (
 )
 
 Form = Literal["auto", "eager", "chunked"]
+"""Names of the forms of the log-sum-exp; ``"auto"`` chooses by size."""
 
 # A form is a module with a function from the problem to (values, positive logits) and a row here.
 FORMS: dict[str, Callable[[Problem], tuple[Tensor, Tensor]]] = {

@@ -333,11 +333,12 @@ CATALOG: dict[str, MetricDefinition] = {
         ZERO,
     ),
 }
+"""All metrics by name, each with its definition and formula."""
 
-# Metrics that class sums suffice for: they cost nothing next to computing the features.
 CHEAP: tuple[str, ...] = tuple(
     name for name, row in CATALOG.items() if not row.needs & {"pooled", "per_class", "samples"}
 )
+"""Metrics that class sums suffice for: they cost nothing next to computing the features."""
 
 
 def select(metrics: str | Sequence[str]) -> tuple[str, ...]:

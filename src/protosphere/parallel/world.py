@@ -10,6 +10,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     ProcessGroup: TypeAlias = dist.ProcessGroup
+    """A process group of ``torch.distributed``."""
 else:
     # Some builds of torch have no distributed package.
     ProcessGroup = getattr(dist, "ProcessGroup", object)
