@@ -67,10 +67,10 @@ def test_the_curves_are_drawn(runs: Path) -> None:
     command = ["benchmark", "convergence", runs / "nonl", "--baseline", runs / "ce"]
     result = invoke(*command, "--plot", path)
     assert result.exit_code == 0
-    assert "Wrote the curves of 2 runs to" in result.stderr
+    assert f"Drew the curves of 2 runs to {path}" in result.stderr
     content = path.read_text()
-    assert content.count("<!-- % of the run -->") == len(CONVERGENCE_METRICS)
-    assert content.count(str(runs / "nonl")) == 1
+    assert content.count("<!-- training progress in % -->") == len(CONVERGENCE_METRICS)
+    assert content.count("<!-- nonl -->") == 1
     assert "--plot must be a new file" in refusal(*command, "--plot", path)
 
 

@@ -55,8 +55,8 @@ def test_calibration_of_head_and_class_means(runs: Path) -> None:
     command = ["benchmark", "calibration", runs / "ce", runs / "nonl", "--device", "cpu"]
     result = invoke(*command, "--plot", runs / "reliability.svg", columns=250)
     assert result.exit_code == 0, result.output
-    assert "Wrote 4 reliability diagrams to" in result.stderr
-    assert (runs / "reliability.svg").read_bytes().count(b"<!-- confidence -->") == 4
+    assert "Drew 4 reliability diagrams to" in result.stderr
+    assert (runs / "reliability.svg").read_bytes().count(b"<!-- confidence in % -->") == 4
     lines = [line.split() for line in result.stdout.splitlines()]
     records = json.loads(run_command(*command, "--json"))["runs"]
     assert len(records[0]["reliability"]) == 2 * 2 * 15

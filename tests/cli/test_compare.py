@@ -82,18 +82,21 @@ def test_tables_of_a_case_worked_by_hand(tmp_path: Path) -> None:
 def test_the_picture_has_a_panel_for_each_metric(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     _runs(tmp_path, {"ce": [0.5, 0.5, 0.5], "nonl": [0.60, 0.61, 0.62]})
-    command = ["compare", tmp_path / "ce", tmp_path / "nonl", "--out", tmp_path / "out", "--plot"]
-    run_command(*command)
-    text = (tmp_path / "out" / "comparison.svg").read_text()
+    plot = tmp_path / "differences.svg"
+    command = ["compare", tmp_path / "ce", tmp_path / "nonl", "--out", tmp_path / "out"]
+    run_command(*command, "--plot", plot)
+    text = plot.read_text()
     for words in (
-        "accuracy in %",
-        "inter_effective_rank",
+        "difference in percentage points",
+        "inter effective rank",
         "digits-nonl",
         "Difference to digits-ce",
     ):
         assert f"<!-- {words}" in text
     shutil.rmtree(tmp_path / "nonl")
-    result = invoke("compare", tmp_path / "ce", "--out", tmp_path / "out", "--plot")
+    command = ["compare", tmp_path / "ce", "--out", tmp_path / "out", "--plot", plot]
+    assert refusal(*command).startswith("--plot must be a new file, or --overwrite be given")
+    result = invoke(*command, "--overwrite")
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: a picture needs a difference: two methods with a seed")
     assert "accuracy" in result.stdout

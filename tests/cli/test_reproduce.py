@@ -83,16 +83,21 @@ def test_every_target_runs_from_start_to_end(name: str, out: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["figure2", "figure3-cifar10"])
+@pytest.mark.parametrize("name", ["figure2", "figure3-cifar10", "table3"])
 def test_figures_are_drawn(name: str, out: Path) -> None:
     pytest.importorskip("matplotlib")
-    result = invoke("reproduce", name, *_options(name, out), "--plot")
+    plot = out / "figure.svg"
+    result = invoke("reproduce", name, *_options(name, out), "--plot", plot, "--overwrite")
     assert result.exit_code == 0, result.output
-    assert result.stderr.endswith(f"Drawn to {out / f'{name}.svg'}\n")
-    text = (out / f"{name}.svg").read_text()
-    words = {"figure2": "inter effective rank", "figure3-cifar10": "test accuracy in %"}[name]
+    assert result.stderr.endswith(f"Drew {name} to {plot}\n")
+    text = plot.read_text()
+    words = {
+        "figure2": "inter effective rank",
+        "figure3-cifar10": "test accuracy in %",
+        "table3": "the paper",
+    }[name]
     assert f"<!-- {words}" in text
-    assert "<!-- nonl" in text
+    assert f"<!-- {CHOSEN[name][0][0].split()[0]}" in text
 
 
 def test_list_names_every_target_with_data_and_hours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,8 +152,10 @@ def test_refusals_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert refusal("reproduce", "table1", "run") == (
         "run folders are only for `behaviors`, got run"
     )
-    message = refusal("reproduce", "table1", "--plot", "--dry-run")
-    assert message.startswith("--plot must be given for one of figure2, figure3-cifar10")
+    message = refusal("reproduce", "list", "--plot", tmp_path / "x.svg")
+    assert message == "--plot must be given with a table or a figure, got `list`"
+    message = refusal("reproduce", "table1", "--plot", tmp_path / "x.gif", "--dry-run")
+    assert message.startswith("--plot must be a file that ends in .png or .svg or .pdf")
     assert "at least one run folder" in refusal("reproduce", "behaviors")
     assert "must be a run folder" in refusal("reproduce", "behaviors", "nowhere")
     assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,9 @@ import pytest
 
 from protosphere.report.phase_diagram import best_region, create_diagram, describe_region
 from protosphere.runs.sweeps import SweepRecord, SweepTrial
-from protosphere.studies.sweep_plots import plot_sweep, write_page
+from protosphere.studies.plots.figures import write_figure
+from protosphere.studies.plots.sweep import plot_sweep
+from protosphere.studies.sweep_plots import write_page
 from protosphere.studies.sweep_settings import parse_setting
 
 LRS, TEMPERATURES = (0.01, 0.1, 1.0), (0.1, 0.2, 0.3)
@@ -140,7 +142,7 @@ def test_pages_and_pictures_of_one_to_three_settings(tmp_path: Path, num_setting
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
     assert page.count('class="plotly-graph-div"') == (3 if num_settings == 3 else 1)
     assert "within one standard error" in page
-    plot_sweep(tmp_path / "sweep.png", record)
+    write_figure(tmp_path / "sweep.png", plot_sweep(record))
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -148,4 +150,5 @@ def test_a_sweep_without_complete_trials_has_no_page(tmp_path: Path) -> None:
     record = _record("optimizer.lr=0.1,0.2", trials=[])
     assert not write_page(tmp_path / "sweep.html", record)
     assert not (tmp_path / "sweep.html").exists()
-    plot_sweep(tmp_path / "sweep.svg", record)
+    with pytest.raises(ValueError, match="a figure needs a complete trial"):
+        plot_sweep(record)

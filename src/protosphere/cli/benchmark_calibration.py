@@ -17,6 +17,7 @@ from protosphere.cli.benchmark_options import (
 )
 from protosphere.cli.options import AsJson, CheckpointChoice, Device, Download
 from protosphere.cli.output_files import Overwrite
+from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,12 +32,7 @@ _BOUNDS = {
 
 def calibration(
     targets: Targets,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="<path>", help="Draw reliability diagrams to this .png, .svg or .pdf file."
-        ),
-    ] = None,
+    plot: Annotated[Path | None, plot_option("reliability diagrams")] = None,
     overwrite: Overwrite = False,
     seed: Annotated[
         int,
@@ -62,18 +58,14 @@ def calibration(
     on a random half of its test images and reported on the other half.
     """
     from protosphere.cli.errors import report_errors
-    from protosphere.cli.output_files import check_new_file
     from protosphere.cli.progress import progress_bar
-    from protosphere.cli.text import echo, to_json
+    from protosphere.cli.text import count, to_json
 
     results: list[tuple[RunInfo, CalibrationResult]] = []
     with report_errors():
         from protosphere.studies.calibration import run_calibration
-        from protosphere.studies.plots import PLOT_SUFFIXES, import_matplotlib, plot_reliability
 
-        if plot is not None:
-            check_new_file("--plot", plot, suffixes=PLOT_SUFFIXES, overwrite=overwrite)
-            import_matplotlib()
+        check_plot(plot, overwrite=overwrite)
         for run in open_runs(
             targets,
             out=out,
@@ -88,15 +80,18 @@ def calibration(
                 )
             results.append((describe_run(run), result))
         if plot is not None:
+            from protosphere.cli.benchmark_table import run_labels
+            from protosphere.studies.plots.reliability import plot_reliability
+
+            labels = run_labels(run.run for run, _ in results)
             diagrams = {
-                f"{run.run}, {name.replace('_', ' ')}": [
+                f"{labels[run.run]}, {name.replace('_', ' ')}": [
                     row for row in result.reliability if row.classifier == name
                 ]
                 for run, result in results
                 for name in dict.fromkeys(row.classifier for row in result.rows)
             }
-            plot_reliability(plot, diagrams)
-            echo(f"Wrote {len(diagrams)} reliability diagrams to {plot}", err=True)
+            save_plot(plot, plot_reliability(diagrams), count(len(diagrams), "reliability diagram"))
     if as_json:
         typer.echo(
             to_json({"runs": [_to_record(run, result) for run, result in results]}, indent=2)

@@ -9,6 +9,7 @@ import typer
 from protosphere.cli.benchmark_options import Recompute
 from protosphere.cli.options import AsJson
 from protosphere.cli.output_files import Overwrite
+from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,10 +40,7 @@ def convergence(
             help="Run whose last values the others are compared with, such as cross-entropy.",
         ),
     ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="<path>", help="Draw the curves to this .png, .svg or .pdf file."),
-    ] = None,
+    plot: Annotated[Path | None, plot_option("the curves")] = None,
     overwrite: Overwrite = False,
     recompute: Recompute = False,
     as_json: AsJson = False,
@@ -55,8 +53,7 @@ def convergence(
     percent of the time that the baseline itself takes.
     """
     from protosphere.cli.errors import report_errors
-    from protosphere.cli.output_files import check_new_file
-    from protosphere.cli.text import echo, to_json
+    from protosphere.cli.text import count, to_json
 
     with report_errors():
         from protosphere.runs.results import read_result
@@ -66,11 +63,8 @@ def convergence(
             read_log,
             run_convergence,
         )
-        from protosphere.studies.plots import PLOT_SUFFIXES, import_matplotlib, plot_convergence
 
-        if plot is not None:
-            check_new_file("--plot", plot, suffixes=PLOT_SUFFIXES, overwrite=overwrite)
-            import_matplotlib()
+        check_plot(plot, overwrite=overwrite)
         reference = None if baseline is None else read_log(baseline)
         logs = [read_log(path) for path in {path.resolve(): path for path in runs}.values()]
         if reference is not None:
@@ -83,12 +77,19 @@ def convergence(
             for log in logs
         }
         if plot is not None:
+            from protosphere.cli.benchmark_table import run_labels
+            from protosphere.studies.plots.convergence import plot_convergence
+
+            labels = run_labels(results)
             curves = {
-                path: read_result(Path(path) / "benchmarks/convergence_curves.json", CurveRow).rows
+                labels[path]: read_result(
+                    Path(path) / "benchmarks/convergence_curves.json", CurveRow
+                ).rows
                 for path in results
             }
-            plot_convergence(plot, curves, results)
-            echo(f"Wrote the curves of {len(results)} runs to {plot}", err=True)
+            named = {labels[path]: rows for path, rows in results.items()}
+            runs_drawn = count(len(results), "run")
+            save_plot(plot, plot_convergence(curves, named), f"the curves of {runs_drawn}")
     if as_json:
         record = {
             "baseline": None if baseline is None else str(baseline),

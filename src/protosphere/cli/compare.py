@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protosphere.cli.options import AsJson, Device, Download, complete_recipe
+from protosphere.cli.output_files import Overwrite
+from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 from protosphere.cli.text import echo
 
 if TYPE_CHECKING:
@@ -73,11 +75,9 @@ def compare(
     device: Device = "auto",
     download: Download = False,
     plot: Annotated[
-        bool,
-        typer.Option(
-            "--plot", help="Also draw the differences, to OUT/comparison.svg (needs matplotlib)."
-        ),
-    ] = False,
+        Path | None, plot_option("the differences with their confidence intervals")
+    ] = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare recipes over several seeds.
@@ -98,10 +98,7 @@ def compare(
         from protosphere.studies.compare import run_comparison
         from protosphere.studies.compare_metrics import select_metrics
 
-        if plot:
-            from protosphere.studies.plots import import_matplotlib
-
-            import_matplotlib()
+        check_plot(plot, overwrite=overwrite)
         shown = select_metrics(metric or [])
         comparison = run_comparison(
             targets,
@@ -119,11 +116,10 @@ def compare(
         else:
             print_comparison(comparison, shown)
             echo(f"Written to {out / COMPARISON_FILE}")
-        if plot and not comparison.pending:
-            from protosphere.studies.compare_plot import plot_comparison
+        if plot is not None and not comparison.pending:
+            from protosphere.studies.plots.comparison import plot_comparison
 
-            plot_comparison(out / "comparison.svg", comparison, shown)
-            echo(f"Wrote the differences to {out / 'comparison.svg'}", err=True)
+            save_plot(plot, plot_comparison(comparison, shown), "the differences")
     if comparison.pending:
         left, planned = len(comparison.pending), len(comparison.runs) + len(comparison.failures)
         echo(

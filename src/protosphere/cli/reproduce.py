@@ -1,6 +1,5 @@
 """``protosphere reproduce``: the tables and figures of the paper, and its expected behaviors."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protosphere.cli.options import AsJson, Device, Download
+from protosphere.cli.output_files import Overwrite
+from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 from protosphere.cli.text import echo, to_json
 
 if TYPE_CHECKING:
-    from protosphere.studies.reproduce import Reproduction, TargetPlan
+    from protosphere.studies.reproduce import TargetPlan
     from protosphere.studies.reproduce_readings import RunReader
 
 _LIST, _BEHAVIORS = "list", "behaviors"
@@ -90,11 +91,9 @@ def reproduce(
         typer.Option("--dry-run", help="Print runs, cost and commands, and train nothing."),
     ] = False,
     plot: Annotated[
-        bool,
-        typer.Option(
-            "--plot", help="Also draw a figure of the paper, to OUT/TARGET.svg (needs matplotlib)."
-        ),
-    ] = False,
+        Path | None, plot_option("the figure, or the numbers of the table beside the paper's,")
+    ] = None,
+    overwrite: Overwrite = False,
     yes: Annotated[
         bool,
         typer.Option("--yes", help="Start even if training takes more than a day of an H200."),
@@ -114,6 +113,9 @@ def reproduce(
     with report_errors():
         if target != _BEHAVIORS and runs:
             raise ValueError(f"run folders are only for `{_BEHAVIORS}`, got {runs[0]}")
+        if target in (_LIST, _BEHAVIORS) and plot is not None:
+            raise ValueError(f"--plot must be given with a table or a figure, got `{target}`")
+        check_plot(plot, overwrite=overwrite)
         if target == _LIST:
             _print_list(as_json=as_json)
             return
@@ -135,7 +137,6 @@ def reproduce(
             columns=column or [],
         )
         plan = make_plan()
-        draw = _find_picture(target) if plot else None
         if dry_run:
             print_plan(plan, as_json=as_json)
             return
@@ -159,10 +160,11 @@ def reproduce(
         else:
             print_reproduction(result, digits=plan.target.digits)
             echo(f"Written to {out / f'{target}.json'}")
-        if draw is not None:
+        if plot is not None:
+            from protosphere.studies.plots.reproduce import plot_reproduction
+
             finished = replace(reader, runs=make_plan().runs)
-            draw(out / f"{target}.svg", result, finished)
-            echo(f"Drawn to {out / f'{target}.svg'}", err=True)
+            save_plot(plot, plot_reproduction(result, finished), target)
     if result.pending and not result.failures:
         echo(
             f"Interrupted: {len(result.pending)} of {len(plan.runs)} runs are missing; the same "
@@ -171,16 +173,6 @@ def reproduce(
         )
     if result.pending:
         raise typer.Exit(1)
-
-
-def _find_picture(target: str) -> "Callable[[Path, Reproduction, RunReader], None]":
-    from protosphere.studies.plots import import_matplotlib
-    from protosphere.studies.reproduce_plots import PICTURES
-
-    if target not in PICTURES:
-        raise ValueError(f"--plot must be given for one of {', '.join(PICTURES)}; got {target}")
-    import_matplotlib()
-    return PICTURES[target]
 
 
 def _create_reader(

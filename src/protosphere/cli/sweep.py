@@ -15,6 +15,7 @@ from protosphere.cli.options import (
     complete_recipe,
 )
 from protosphere.cli.output_files import Overwrite
+from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 
 if TYPE_CHECKING:
     from protosphere.runs.sweeps import SweepRecord
@@ -91,12 +92,7 @@ def sweep(
     overrides: Overrides = None,
     device: Device = "auto",
     download: Download = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="<path>", help="Draw the phase diagram to this .png, .svg or .pdf file."
-        ),
-    ] = None,
+    plot: Annotated[Path | None, plot_option("the phase diagram")] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -111,17 +107,13 @@ def sweep(
         _check_packages()
         _check_processes()
         from protosphere.cli.devices import resolve_device
-        from protosphere.cli.output_files import check_new_file
         from protosphere.cli.signals import catch_signals
         from protosphere.cli.sweep_text import SweepDisplay
         from protosphere.recipes.loading import read_recipe
-        from protosphere.studies.plots import PLOT_SUFFIXES, import_matplotlib
         from protosphere.studies.sweep import run_sweep
-        from protosphere.studies.sweep_plots import plot_sweep, write_page
+        from protosphere.studies.sweep_plots import write_page
 
-        if plot is not None:
-            check_new_file("--plot", plot, suffixes=PLOT_SUFFIXES, overwrite=overwrite)
-            import_matplotlib()
+        check_plot(plot, overwrite=overwrite)
         varied = [*(over or []), *(more or [])]
         _check_overrides(overrides or [], varied)
         recipe = read_recipe(recipe_name, overrides or [])
@@ -143,8 +135,10 @@ def sweep(
                 report=display,
             )
         has_page = write_page(out / "sweep.html", record)
-        if plot is not None:
-            plot_sweep(plot, record)
+        if plot is not None and record.best is not None:
+            from protosphere.studies.plots.sweep import plot_sweep
+
+            save_plot(plot, plot_sweep(record), "the phase diagram")
         _print_result(record, out, has_page=has_page, as_json=as_json)
 
 

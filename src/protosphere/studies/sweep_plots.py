@@ -1,4 +1,4 @@
-"""Draw the phase diagram of a sweep: as a web page with plotly, as a picture with matplotlib."""
+"""Draw the phase diagram of a sweep as a web page, with plotly."""
 
 import math
 from html import escape
@@ -14,12 +14,9 @@ from protosphere.report.phase_diagram import (
 )
 from protosphere.runs.sweeps import SweepRecord
 from protosphere.storage import write_atomically
-from protosphere.studies.plots import import_matplotlib, write_figure
 
 _COLORS = "Viridis"
 _HEIGHT, _WIDTH = 520, 760
-# Panels of a picture beside each other.
-_COLUMNS = 3
 
 
 def write_page(path: Path, record: SweepRecord) -> bool:
@@ -119,79 +116,6 @@ def _style_page_axis(update: Any, panel: Panel, index: int) -> None:
         update(tickvals=list(range(len(axis.names))), ticktext=[escape(one) for one in axis.names])
     elif axis.ticks:
         update(tickvals=list(axis.ticks), ticktext=[f"{value:g}" for value in axis.ticks])
-
-
-def plot_sweep(path: Path, record: SweepRecord) -> None:
-    """Draw the phase diagram of a sweep with matplotlib.
-
-    Trials are points, the best one is a star, and the line encloses what is as good as the best.
-
-    Args:
-        path: File to write or replace.
-        record: The record of the sweep.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        StorageError: The file could not be written.
-    """
-    panels = create_diagram(record)
-    columns = min(_COLUMNS, max(1, len(panels)))
-    rows = max(1, -(-len(panels) // columns))
-    figure = import_matplotlib().figure.Figure(
-        figsize=(5 * columns, 4 * rows), layout="constrained"
-    )
-    all_axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes in all_axes[len(panels) :]:
-        axes.axis("off")
-    for axes, panel in zip(all_axes, panels, strict=False):
-        _draw_panel(figure, axes, record, panel)
-    write_figure(path, figure)
-
-
-def _draw_panel(figure: Any, axes: Any, record: SweepRecord, panel: Panel) -> None:
-    xs, label = panel.points[:, 0], record.metric.replace("_", " ")
-    axes.set_xscale("log" if panel.axes[0].is_log else "linear")
-    best = _best_index(record, panel)
-    if len(panel.axes) == 1:
-        along = xs.argsort()
-        axes.plot(xs[along], panel.values[along], marker="o", linewidth=1.0)
-        axes.axhline(worst_good_value(record), color="gray", linestyle=":", linewidth=0.8)
-        axes.set_ylabel(label, fontsize=8)
-        axes.plot(xs[best], panel.values[best], "*", color="red", markersize=12)
-    else:
-        ys = panel.points[:, 1]
-        axes.set_yscale("log" if panel.axes[1].is_log else "linear")
-        low, high = float(panel.values.min()), float(panel.values.max())
-        if panel.surface is not None and low < high:
-            axes.contourf(*panel.grid, panel.surface, levels=15, vmin=low, vmax=high)
-            axes.contour(
-                *panel.grid, panel.surface, levels=[worst_good_value(record)], colors="red"
-            )
-        # The best of several trials at one place is drawn last.
-        order = sorted(range(len(xs)), key=lambda i: record.rank(panel.trials[i]), reverse=True)
-        points = axes.scatter(
-            xs[order], ys[order], c=panel.values[order], vmin=low, vmax=high, edgecolors="white",
-            s=30, zorder=3,
-        )  # fmt: skip
-        axes.plot(xs[best], ys[best], "*", color="red", markersize=12, zorder=4)
-        axes.use_sticky_edges = False
-        axes.margins(0.05)
-        figure.colorbar(points, ax=axes).set_label(label, fontsize=8)
-        _style_axis(axes.yaxis, panel, 1)
-    _style_axis(axes.xaxis, panel, 0)
-
-
-def _style_axis(drawn: Any, panel: Panel, index: int) -> None:
-    ticker, axis = import_matplotlib().ticker, panel.axes[index]
-    drawn.set_label_text(axis.key, fontsize=8)
-    if axis.is_log:
-        drawn.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-        drawn.set_major_formatter(ticker.FormatStrFormatter("%g"))
-        drawn.set_minor_locator(ticker.NullLocator())
-    if axis.names is not None:
-        drawn.set_ticks(range(len(axis.names)), axis.names)
-    elif axis.ticks:
-        drawn.set_ticks(axis.ticks, [f"{value:g}" for value in axis.ticks])
 
 
 def _best_index(record: SweepRecord, panel: Panel) -> int:

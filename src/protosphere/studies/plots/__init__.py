@@ -1,0 +1,1 @@
+"""Figures of measurements, benchmarks and studies, drawn with matplotlib in one style."""

@@ -1,0 +1,67 @@
+"""Curves of convergence: metrics of runs over training, and where they reach neural collapse."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from protosphere.report.colors import NEUTRAL
+from protosphere.studies.plots.figures import Look, create_figure, draw_legend, label, looks, styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from protosphere.studies.convergence import ConvergenceRow, CurveRow
+
+
+@styled
+def plot_convergence(
+    curves: "Mapping[str, Sequence[CurveRow]]", rows: "Mapping[str, Sequence[ConvergenceRow]]"
+) -> "Figure":
+    """Draw the metrics of runs over the percentage of the run, one panel per metric.
+
+    A dashed line is 95 % of neural collapse, a dotted one the last value of the baseline; a circle
+    is where the moving average enters the threshold to stay.
+
+    Args:
+        curves: Logged points by the name of the run.
+        rows: When metrics converge, by the name of the run.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    metrics = list(dict.fromkeys(row.metric for own in rows.values() for row in own))
+    figure, panels = create_figure(len(metrics))
+    drawn_as = looks(list(curves))
+    for axes, metric in zip(panels, metrics, strict=True):
+        axes.set_title(metric.replace("_", " "))
+        axes.set_xlabel("training progress in %")
+        axes.set_ylabel(metric.replace("_", " "))
+        for name, points in curves.items():
+            row = next(row for row in rows[name] if row.metric == metric)
+            own = [point for point in points if point.metric == metric]
+            _draw_curve(axes, name, drawn_as[name], own, row)
+    draw_legend(figure, panels)
+    return figure
+
+
+def _draw_curve(
+    axes: Any, name: str, look: Look, points: "Sequence[CurveRow]", row: "ConvergenceRow"
+) -> None:
+    style = {"linewidth": 1.0, "zorder": 0}
+    axes.axhline(row.threshold, color="black", linestyle="--", label="95 % of collapse", **style)
+    if row.baseline_final is not None:
+        text = "last value of the baseline"
+        axes.axhline(row.baseline_final, color=NEUTRAL, linestyle=":", label=text, **style)
+    if not points:
+        return
+    length = points[-1].epoch
+    times = [100 * point.epoch / length for point in points]
+    averages = [point.moving_average for point in points]
+    axes.plot(times, averages, label=label(name, 40), color=look.color, linestyle=look.line)
+    axes.plot(times, [point.value for point in points], color=look.color, alpha=0.3, linewidth=0.8)
+    reached = row.percent_to_collapse
+    if isinstance(reached, float):
+        at = min(range(len(times)), key=[abs(time - reached) for time in times].__getitem__)
+        axes.plot(times[at], averages[at], "o", color=look.color, fillstyle="none", markersize=8)
