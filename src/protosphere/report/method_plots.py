@@ -1,0 +1,212 @@
+"""Figures of summaries over seeds: dots by category, and lines, with one color per method."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import Any
+
+from protosphere.report.colors import NEUTRAL
+from protosphere.report.content import Figure
+from protosphere.report.curves import shorten
+from protosphere.report.plotly_text import plain
+from protosphere.report.summaries import Summary, format_summary
+
+# Pixels of a figure of dots: everything but the rows, and limits of a row.
+_FRAME, _ROW, _LARGEST_ROW, _DOT = 130, 34, 110, 10
+# Characters of a line of a label.
+_LABEL_WIDTH = 18
+# Fraction of a row that dots of different methods are spread over.
+_SPREAD = 0.7
+
+
+@dataclass(frozen=True)
+class Dots:
+    """The dots of one method.
+
+    Attributes:
+        name: Name of the method, as plain text.
+        color: Color.
+        values: Summaries by category.
+        symbol: Symbol of plotly.
+    """
+
+    name: str
+    color: str
+    values: Mapping[str, Summary]
+    symbol: str = "circle"
+
+
+@dataclass(frozen=True)
+class Line:
+    """The line of one method.
+
+    Attributes:
+        name: Name of the method, as plain text.
+        color: Color.
+        points: Position and summary of each point.
+        dash: Line style of plotly.
+    """
+
+    name: str
+    color: str
+    points: Sequence[tuple[float, Summary]]
+    dash: str = "solid"
+
+
+def draw_dots(
+    name: str,
+    title: str,
+    meaning: str,
+    *,
+    categories: Mapping[str, str],
+    dots: Sequence[Dots],
+    value_title: str,
+    scale: float = 100.0,
+    digits: int = 1,
+    axis: Mapping[str, Any] | None = None,
+) -> Figure:
+    """Return a figure with one row per category and one dot per method, side by side in the row.
+
+    Args:
+        name: Identifier of the figure.
+        title: Title.
+        meaning: One sentence about it.
+        categories: Categories from top to bottom, with their labels.
+        dots: The dots of each method; the bars of dots are one standard deviation.
+        value_title: Title of the axis of values.
+        scale: Factor of the values; 100 shows fractions in percent.
+        digits: Decimal places of values on hover.
+        axis: Further settings of the axis of values.
+    """
+    shown = [row for row in categories if any(row in one.values for one in dots)]
+    drawn = [one for one in dots if any(row in one.values for row in shown)]
+    places = {row: index for index, row in enumerate(shown)}
+    most = max((sum(row in one.values for one in drawn) for row in shown), default=1)
+    traces = []
+    for one in drawn:
+        rows = [row for row in shown if row in one.values]
+        summaries = [one.values[row] for row in rows]
+        texts = [
+            f"{plain(one.name)}<br>{plain(categories[row])}: "
+            f"{format_summary(summary, scale=scale, digits=digits)}"
+            for row, summary in zip(rows, summaries, strict=True)
+        ]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": plain(shorten(one.name)),
+                "x": [scale * summary.mean for summary in summaries],
+                "y": [places[row] + _offset(one, row, drawn, most) for row in rows],
+                "text": texts,
+                "hoverinfo": "text",
+                "marker": {"color": one.color, "size": 9, "symbol": one.symbol},
+                "error_x": _error_bars(summaries, scale, one.color),
+            }
+        )
+    layout: dict[str, Any] = {
+        "xaxis": {"title": {"text": value_title}, **(axis or {})},
+        "yaxis": {
+            "tickmode": "array",
+            "tickvals": list(places.values()),
+            "ticktext": [_wrap(categories[row]) for row in shown],
+            "range": [len(shown) - 0.5, -0.5],
+            "showgrid": False,
+            "zeroline": False,
+            "automargin": True,
+        },
+        "shapes": [
+            {
+                "type": "line",
+                "xref": "paper",
+                "x0": 0,
+                "x1": 1,
+                "y0": index - 0.5,
+                "y1": index - 0.5,
+                "line": {"color": NEUTRAL, "width": 1, "dash": "dot"},
+                "opacity": 0.4,
+            }
+            for index in range(1, len(shown))
+        ],
+        "hovermode": "closest",
+        "showlegend": len(drawn) > 1,
+    }
+    row_height = min(max(_ROW, _DOT * most), _LARGEST_ROW)
+    height = max(_FRAME + row_height * len(shown) + 20 * ((len(drawn) + 1) // 2), 260)
+    return Figure(name, title, meaning, tuple(traces), layout, height=height)
+
+
+def _offset(one: Dots, row: str, drawn: Sequence[Dots], most: int) -> float:
+    """Where a dot stands in its row, so that dots of one row do not lie on each other."""
+    members = [other for other in drawn if row in other.values]
+    return (members.index(one) - (len(members) - 1) / 2) * _SPREAD / most
+
+
+def _wrap(label: str) -> str:
+    """A label of an axis in short lines, which leave room for the figure on a phone."""
+    lines = wrap(label, _LABEL_WIDTH, max_lines=3, placeholder="…")
+    return "<br>".join(map(plain, lines))
+
+
+def draw_lines(
+    name: str,
+    title: str,
+    meaning: str,
+    *,
+    lines: Sequence[Line],
+    x_title: str,
+    value_title: str,
+    scale: float = 100.0,
+    digits: int = 1,
+    x_axis: Mapping[str, Any] | None = None,
+    y_axis: Mapping[str, Any] | None = None,
+) -> Figure:
+    """Return a figure with one line per method.
+
+    Args:
+        name: Identifier of the figure.
+        title: Title.
+        meaning: One sentence about it.
+        lines: The lines; the bars of points are one standard deviation.
+        x_title: Title of the horizontal axis.
+        value_title: Title of the vertical axis.
+        scale: Factor of the values; 100 shows fractions in percent.
+        digits: Decimal places of values on hover.
+        x_axis: Further settings of the horizontal axis.
+        y_axis: Further settings of the vertical axis.
+    """
+    traces = []
+    for line in lines:
+        summaries = [summary for _, summary in line.points]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": plain(shorten(line.name)),
+                "x": [x for x, _ in line.points],
+                "y": [scale * summary.mean for summary in summaries],
+                "text": [
+                    f"{plain(line.name)}<br>{plain(x_title)} {x:g}: "
+                    f"{format_summary(summary, scale=scale, digits=digits)}"
+                    for x, summary in line.points
+                ],
+                "hoverinfo": "text",
+                "line": {"color": line.color, "dash": line.dash, "width": 2},
+                "marker": {"color": line.color, "size": 7},
+                "error_y": _error_bars(summaries, scale, line.color),
+            }
+        )
+    layout = {
+        "xaxis": {"title": {"text": x_title}, **(x_axis or {})},
+        "yaxis": {"title": {"text": value_title}, **(y_axis or {})},
+        "hovermode": "closest",
+        "showlegend": len(lines) > 1,
+    }
+    return Figure(name, title, meaning, tuple(traces), layout)
+
+
+def _error_bars(summaries: Sequence[Summary], scale: float, color: str) -> dict[str, Any]:
+    deviations = [scale * (summary.std or 0.0) for summary in summaries]
+    if not any(deviations):
+        return {"visible": False}
+    return {"type": "data", "array": deviations, "color": color, "thickness": 1.5, "width": 3}
