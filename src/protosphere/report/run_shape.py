@@ -1,8 +1,10 @@
 """Number of classes, dimension and class names of a run, from whatever its folder has."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from protosphere.report.curves import shorten
+from protosphere.report.plotly_text import plain
 from protosphere.report.sources import RunData
 
 
@@ -43,6 +45,27 @@ def names_of_classes(run: RunData, count: int) -> tuple[str, ...]:
     if len(run.class_names) == count:
         return run.class_names
     return tuple(f"class {index}" for index in range(count))
+
+
+def unique_labels(names: Sequence[str], *, length: int = 28) -> list[str]:
+    """Return names as plotly displays them, shortened and different from each other.
+
+    An axis of categories has one place per text, so that equal names would be one class.
+
+    Args:
+        names: Class names.
+        length: Largest number of characters of a name.
+
+    >>> unique_labels(["ant", "bee", "ant"])
+    ['ant', 'bee', 'ant (2)']
+    """
+    labels: dict[str, None] = {}
+    for index, name in enumerate(names):
+        label = plain(shorten(name.strip(), length)) or f"class {index}"
+        while label in labels:
+            label = f"{label} ({index})"
+        labels[label] = None
+    return list(labels)
 
 
 def _setting(run: RunData, key: str) -> int | None:

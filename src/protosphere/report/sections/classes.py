@@ -1,0 +1,290 @@
+"""The section on classes: accuracy of each, the worst ones, and what they are confused with."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protosphere.report.class_accuracy import (
+    class_accuracies,
+    confused_columns,
+    group_means,
+    worst_classes,
+)
+from protosphere.report.colors import NEUTRAL, SEQUENTIAL
+from protosphere.report.content import Block, Figure, Section, Table
+from protosphere.report.curves import Method, group_methods, shorten
+from protosphere.report.plotly_text import plain
+from protosphere.report.run_arrays import (
+    choose_runs,
+    describe_missing,
+    find_arrays,
+    menu_of_runs,
+)
+from protosphere.report.run_shape import names_of_classes, unique_labels
+from protosphere.report.sources import ReportData, RunData
+from protosphere.report.typed_arrays import encode
+
+_WORST, _MAX_COLUMNS = 20, 30
+_NEEDED = ("confusion", "class_confidence")
+# Rows of the table of worst classes, shared by the runs.
+_MAX_ROWS, _MAX_ROWS_OF_RUN = 60, 10
+# Class counts in one proportion are not a long tail: splits round them.
+_BALANCED = 1.5
+_NUM_GROUPS = 10
+
+
+def create_section(report: ReportData) -> Section | None:
+    """Return the section on classes, or None if no run has results by class.
+
+    Args:
+        report: The runs.
+    """
+    methods = group_methods(report.runs)
+    runs = choose_runs(methods, _NEEDED)
+    if not runs:
+        return None
+    blocks: list[Block] = [_create_sorted(methods)]
+    counts = _create_counts(methods)
+    blocks += [] if counts is None else [counts]
+    blocks.append(_create_worst(runs))
+    blocks.append(
+        menu_of_runs("confusion-maps", runs, [*map(_create_confusion, range(len(runs)), runs)])
+    )
+    confidences = [*map(_create_confidence, range(len(runs)), runs)]
+    blocks.append(menu_of_runs("class-confidences", runs, confidences))
+    note = describe_missing(report.runs, _NEEDED, "Results by class are not shown")
+    blocks += [] if note is None else [note]
+    return Section(
+        "classes",
+        "Classes",
+        "Accuracy of each class on the evaluation images of the last evaluation, the worst classes "
+        "and what they are confused with.",
+        tuple(blocks),
+    )
+
+
+def _arrays(run: RunData) -> dict[str, NDArray[Any]]:
+    arrays = find_arrays(run, _NEEDED)
+    assert arrays is not None  # Only runs with arrays are chosen.
+    return arrays
+
+
+def _mean_accuracies(method: Method) -> tuple[RunData, NDArray[np.float64]] | None:
+    """A run of the method and the accuracy of each class, the mean over runs of these classes."""
+    runs = [run for run in method.runs if find_arrays(run, _NEEDED) is not None]
+    if not runs:
+        return None
+    accuracies = [class_accuracies(_arrays(run)["confusion"]) for run in runs]
+    # Seeds of one method have the same classes; a run with others is left out.
+    alike = [values for values in accuracies if len(values) == len(accuracies[0])]
+    return runs[0], np.mean(alike, axis=0)
+
+
+def _create_sorted(methods: Sequence[Method]) -> Figure:
+    traces = []
+    for method in methods:
+        if (found := _mean_accuracies(method)) is None:
+            continue
+        run, accuracies = found
+        names = names_of_classes(run, len(accuracies))
+        order = [
+            int(i) for i in np.argsort(accuracies, kind="stable") if np.isfinite(accuracies[i])
+        ]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers" if len(order) <= 50 else "lines",
+                "name": method.label,
+                "x": encode(np.arange(1, len(order) + 1)),
+                "y": encode(100 * accuracies[order]),
+                "text": [plain(shorten(names[index], 40)) for index in order],
+                "line": {"color": method.color, "dash": method.dash, "width": 2},
+                "marker": {"size": 5, "color": method.color},
+                "hovertemplate": f"{plain(method.name)}<br>%{{text}}: %{{y:.1f}} %<extra></extra>",
+            }
+        )
+    return Figure(
+        "class-accuracy",
+        "Accuracy of classes",
+        "Accuracy of each class, sorted from the worst to the best class of each method, with the "
+        "name of the class on hover; a line that starts higher is better for weak classes.",
+        tuple(traces),
+        {
+            "xaxis": {"title": {"text": "classes, by increasing accuracy"}},
+            "yaxis": {"title": {"text": "accuracy (%)"}},
+            "hovermode": "closest",
+        },
+    )
+
+
+def _class_counts(run: RunData, num_classes: int) -> NDArray[np.float64] | None:
+    """The numbers of training images, if they are known and not about equal."""
+    counts = run.data.get("class_counts")
+    if not isinstance(counts, list | tuple) or len(counts) != num_classes:
+        return None
+    numbers = np.array(counts, np.float64)
+    return numbers if numbers.min() > 0 and numbers.max() >= _BALANCED * numbers.min() else None
+
+
+def _create_counts(methods: Sequence[Method]) -> Figure | None:
+    """Accuracy against the number of training images, for methods with imbalanced classes."""
+    traces: list[dict[str, Any]] = []
+    for method in methods:
+        if (found := _mean_accuracies(method)) is None:
+            continue
+        run, accuracies = found
+        counts = _class_counts(run, len(accuracies))
+        if counts is None:
+            continue
+        names = names_of_classes(run, len(accuracies))
+        points = group_means(counts, 100 * accuracies, min(_NUM_GROUPS, len(counts)))
+        shared = {"type": "scatter", "legendgroup": plain(method.name)}
+        traces += [
+            {
+                **shared,
+                "mode": "markers",
+                "x": encode(counts),
+                "y": encode(100 * accuracies),
+                "text": [plain(shorten(name, 40)) for name in names],
+                "marker": {"size": 5, "color": method.color, "opacity": 0.35},
+                "hovertemplate": f"{plain(method.name)}<br>%{{text}}: %{{y:.1f}} %, "
+                "%{x} training images<extra></extra>",
+                "showlegend": False,
+            },
+            {
+                **shared,
+                "mode": "lines",
+                "name": method.label,
+                "x": [count for count, _ in points],
+                "y": [value for _, value in points],
+                "line": {"color": method.color, "dash": method.dash, "width": 2.5},
+                "hoverinfo": "skip",
+            },
+        ]
+    if not traces:
+        return None
+    return Figure(
+        "accuracy-by-count",
+        "Accuracy by number of training images",
+        "Accuracy of each class against its number of training images (dots), and the mean over "
+        f"{_NUM_GROUPS} groups of classes of similar number (lines).",
+        tuple(traces),
+        {
+            "xaxis": {"title": {"text": "training images of the class"}, "type": "log"},
+            "yaxis": {"title": {"text": "accuracy (%)"}},
+            "hovermode": "closest",
+        },
+    )
+
+
+def _create_worst(runs: Sequence[RunData]) -> Table:
+    per_run = min(max(_MAX_ROWS // len(runs), 1), _MAX_ROWS_OF_RUN)
+    rows = []
+    for run in runs:
+        confusion = _arrays(run)["confusion"]
+        names = names_of_classes(run, len(confusion))
+        for worst in worst_classes(confusion, per_run):
+            other, fraction = "–", "–"
+            if worst.confused_with is not None:
+                other, fraction = names[worst.confused_with], f"{100 * worst.fraction:.1f} %"
+            rows.append(
+                (
+                    run.name,
+                    names[worst.index],
+                    f"{100 * worst.accuracy:.1f} %",
+                    str(worst.num_samples),
+                    other,
+                    fraction,
+                )
+            )
+    return Table(
+        "Worst classes",
+        f"The {per_run} classes of the lowest accuracy of each run, and the wrong class that most "
+        "of their images are predicted as, with its fraction of the images of the class.",
+        ("run", "class", "accuracy", "images", "most frequent wrong prediction", "of the images"),
+        tuple(rows),
+    )
+
+
+def _create_confusion(index: int, run: RunData) -> Figure:
+    confusion = _arrays(run)["confusion"].astype(np.float64)
+    worst = worst_classes(confusion, _WORST)
+    rows = [one.index for one in worst]
+    columns = confused_columns(confusion, rows, _MAX_COLUMNS)
+    percent = 100 * confusion[np.ix_(rows, columns)] / confusion[rows].sum(1, keepdims=True)
+    for place, row in enumerate(rows):
+        percent[place, columns.index(row)] = np.nan
+    names = unique_labels(names_of_classes(run, len(confusion)), length=20)
+    trace = {
+        "type": "heatmap",
+        "z": encode(percent),
+        "x": [names[column] for column in columns],
+        "y": [f"{names[one.index]} ({100 * one.accuracy:.0f} %)" for one in worst],
+        "colorscale": [list(stop) for stop in SEQUENTIAL],
+        "zmin": 0,
+        "colorbar": {"title": {"text": "% of the images", "side": "right"}, "thickness": 14},
+        "xgap": 1,
+        "ygap": 1,
+        "hovertemplate": "%{y}<br>%{z:.1f} % predicted as %{x}<extra></extra>",
+        "hoverongaps": False,
+    }
+    axis = {"type": "category", "showgrid": False, "automargin": True}
+    return Figure(
+        f"confusion-{index}",
+        f"Confusion of the worst classes: {run.name}",
+        f"Wrong predictions for the {len(rows)} classes of the lowest accuracy (rows, with their "
+        "accuracy), in percent of the images of the class; correct predictions are left blank.",
+        (trace,),
+        {
+            "xaxis": axis | {"title": {"text": "predicted class"}, "tickangle": -60, "dtick": 1},
+            "yaxis": axis | {"title": {"text": "true class"}, "autorange": "reversed", "dtick": 1},
+        },
+        height=190 + 20 * len(rows),
+    )
+
+
+def _create_confidence(index: int, run: RunData) -> Figure:
+    arrays = _arrays(run)
+    accuracies = 100 * class_accuracies(arrays["confusion"])
+    confidences = 100 * arrays["class_confidence"].astype(np.float64)
+    names = names_of_classes(run, len(accuracies))
+    known = np.isfinite(accuracies) & np.isfinite(confidences)
+    above = int((confidences[known] > accuracies[known]).sum())
+    traces = (
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [0, 100],
+            "y": [0, 100],
+            "line": {"color": NEUTRAL, "dash": "dash", "width": 1.5},
+            "hoverinfo": "skip",
+            "showlegend": False,
+        },
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": encode(confidences[known]),
+            "y": encode(accuracies[known]),
+            "text": [plain(shorten(names[i], 40)) for i in np.flatnonzero(known).tolist()],
+            "marker": {"size": 7, "opacity": 0.75},
+            "hovertemplate": "%{text}<br>confidence %{x:.1f} %, accuracy %{y:.1f} %<extra></extra>",
+            "showlegend": False,
+        },
+    )
+    values = np.concatenate([accuracies[known], confidences[known], [100.0]])
+    limits = [max(float(values.min()) - 5, 0), 102]
+    return Figure(
+        f"class-confidence-{index}",
+        f"Accuracy and confidence of classes: {run.name}",
+        "Accuracy of each class against the mean softmax probability of its predictions: below the "
+        f"dashed line predictions are overconfident, which {above} of {int(known.sum())} classes "
+        "are.",
+        traces,
+        {
+            "xaxis": {"title": {"text": "mean confidence (%)"}, "range": limits},
+            "yaxis": {"title": {"text": "accuracy (%)"}, "range": limits},
+            "hovermode": "closest",
+        },
+    )
