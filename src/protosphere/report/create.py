@@ -1,10 +1,16 @@
 """A report from its sources: read them, create the sections, write the page."""
 
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 from protosphere.report.content import Section
+from protosphere.report.page import create_page
+from protosphere.report.paper_reference import data_name
+from protosphere.report.read import read_sources
 from protosphere.report.sources import ReportData
+from protosphere.storage.atomic import write_atomically
 
 _SECTIONS = (
     "overview",
@@ -23,6 +29,38 @@ _SECTIONS = (
 )
 
 
+def write_report(sources: Sequence[Path], out: Path) -> ReportData:
+    """Read runs, comparisons and sweeps and write a report about them.
+
+    Args:
+        sources: Run folders, folders that contain runs, folders of comparisons and sweeps, or their
+            JSON files.
+        out: HTML file to write or replace.
+
+    Returns:
+        What the report shows.
+
+    Raises:
+        ReportError: A source does not exist, or there is nothing to show.
+        ImportError: Plotly is not installed.
+        StorageError: The file could not be written.
+    """
+    report = read_sources(sources)
+    write_atomically(out, create_report(report).encode())
+    return report
+
+
+def create_report(report: ReportData, *, live_script: str = "") -> str:
+    """Create the page of a report.
+
+    Args:
+        report: Runs, comparisons and sweeps.
+        live_script: JavaScript of a page that a local server shows.
+    """
+    title, subtitle = _titles(report)
+    return create_page(title, subtitle, create_sections(report), live_script=live_script)
+
+
 def create_sections(report: ReportData) -> tuple[Section, ...]:
     """Return the sections of a report that have something to show, in order.
 
@@ -31,5 +69,33 @@ def create_sections(report: ReportData) -> tuple[Section, ...]:
     """
     names = [f"protosphere.report.sections.{name}" for name in _SECTIONS]
     modules = [import_module(name) for name in names if find_spec(name) is not None]
-    sections = [module.create_section(report) for module in modules]
+    sections = [
+        module.create_section(report) for module in modules if hasattr(module, "create_section")
+    ]
     return tuple(section for section in sections if section is not None)
+
+
+def _titles(report: ReportData) -> tuple[str, str]:
+    """Title and subtitle of the page."""
+    names = [run.name for run in report.runs]
+    names += [f"comparison {name}" for name in report.comparisons]
+    names += [f"sweep {name}" for name in report.sweeps]
+    if len(names) == 1:
+        return names[0], "One run" if report.runs else ""
+    counted = (
+        (len(report.runs), "run"),
+        (len(report.comparisons), "comparison"),
+        (len(report.sweeps), "sweep"),
+    )
+    parts = [f"{number} {word}{'s' * (number > 1)}" for number, word in counted if number]
+    known = list(dict.fromkeys(filter(None, (data_name(run.recipe) for run in report.runs))))
+    methods = dict.fromkeys(run.method for run in report.runs)
+    title = _enumerate(parts) + (f" on {_enumerate(known)}" if 0 < len(known) <= 3 else "")
+    shown = list(methods)[:8]
+    more = f" and {len(methods) - len(shown)} more" if len(methods) > len(shown) else ""
+    return title, ", ".join(shown) + more
+
+
+def _enumerate(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

@@ -65,12 +65,14 @@ def _find_methods(runs: Sequence[RunData]) -> list[str]:
     by_name: dict[str, list[tuple[Mapping[str, Any], list[int]]]] = {}
     for index, run in enumerate(runs):
         groups = by_name.setdefault(run.method, [])
+        # The file that names groups of classes may change; their number may not.
+        own = {**run.recipe, "classes": len(run.class_names)}
         for recipe, members in groups:
-            if not find_differences(recipe, run.recipe):
+            if not find_differences(recipe, own):
                 members.append(index)
                 break
         else:
-            groups.append((run.recipe, [index]))
+            groups.append((own, [index]))
     methods = [""] * len(runs)
     for name, groups in by_name.items():
         titles = _titles(name, [recipe for recipe, _ in groups])
@@ -102,6 +104,8 @@ def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[s
 
 
 def _differ(key: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    if key == "classes" and not (left[key] and right[key]):
+        return False  # classes.json is missing.
     if key in left and key in right:
         return bool(left[key] != right[key])
     value = left[key] if key in left else right[key]
@@ -121,7 +125,9 @@ def _titles(name: str, recipes: Sequence[Mapping[str, Any]]) -> list[str]:
         dict.fromkeys(key for recipe in recipes for key in find_differences(recipes[0], recipe))
     )
     if len(keys) > _MAX_KEYS:
-        keys = _sufficient(keys, flat)
+        keys = list(
+            dict.fromkeys([*_sufficient(keys, flat), *(key for key in keys if key == "classes")])
+        )
     titles = [_title(name, recipe, keys, flat) for recipe in flat]
     if len(set(titles)) == len(titles):
         return titles

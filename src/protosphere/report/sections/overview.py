@@ -1,0 +1,315 @@
+"""What was run, on what, at which commit, and the results beside those of the paper."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from protosphere.report.content import Block, Note, Section, Table
+from protosphere.report.curves import Method, group_methods
+from protosphere.report.final_results import counted_runs, final_evaluation, summarize_metric
+from protosphere.report.paper_reference import data_name, find_paper_result
+from protosphere.report.read_run import section_value
+from protosphere.report.run_shape import num_classes
+from protosphere.report.sources import ReportData, RunData
+from protosphere.report.summary_tables import Column, TableRow, create_table
+
+_ABSENT = "–"
+_UNKNOWN = "not recorded"
+_METRICS = (
+    ("accuracy", Column("Accuracy, %", "higher")),
+    ("nearest_mean_accuracy", Column("Nearest class mean, %", "higher")),
+    ("nc1_ratio", Column("Within/between variance", "lower", scale=1.0, digits=3)),
+    ("inter_effective_rank", Column("Effective rank of class means", scale=1.0, digits=1)),
+    ("nc2_angles", Column("Deviation of angles", "lower", scale=1.0, digits=3)),
+    ("nc3_cosine", Column("1 − cos(prototype, mean)", "lower", scale=1.0, digits=4)),
+    ("nc4_agreement", Column("Head = nearest mean, %", scale=100.0, digits=1)),
+)
+# Column titles and where the setting is in a recipe.
+_SETTINGS = (
+    ("Loss", "loss", "name"),
+    ("Temperature", "loss", "temperature"),
+    ("Optimizer", "optimizer", "name"),
+    ("Learning rate", "optimizer", "lr"),
+    ("Weight decay", "optimizer", "weight_decay"),
+    ("Schedule", "schedule", "name"),
+    ("Epochs", "schedule", "epochs"),
+    ("Batch size", "training", "batch_size"),
+    ("Precision", "training", "precision"),
+)
+_MAX_NAMES = 4
+
+
+def create_section(report: ReportData) -> Section:
+    """Return the section that says what was run and with which results.
+
+    Args:
+        report: Runs, comparisons and sweeps.
+    """
+    methods = group_methods(report.runs)
+    blocks: list[Block] = [Note(text, "missing") for text in report.problems]
+    blocks += _describe_states(report.runs)
+    blocks += _describe_studies(report)
+    if any(run.evaluations for run in report.runs):
+        blocks += _create_results(methods)
+    if report.runs:
+        blocks += [_create_runs(report.runs)]
+    if any(run.recipe for run in report.runs):
+        blocks += [_create_settings(methods)]
+    blocks += _describe_problems(report.runs)
+    return Section("overview", "Overview", _introduce(report, methods), tuple(blocks))
+
+
+def _introduce(report: ReportData, methods: Sequence[Method]) -> str:
+    if not report.runs:
+        return "This report has no runs, only the records of studies."
+    data = list(dict.fromkeys(filter(None, (data_name(run.recipe) for run in report.runs))))
+    runs = f"{len(report.runs)} runs" if len(report.runs) > 1 else "One run"
+    of = f" of {len(methods)} methods" if 1 < len(methods) < len(report.runs) else ""
+    on = f" on {_enumerate(data)}" if data else ""
+    seeds = (
+        " Runs of one method differ only in their seed." if len(methods) < len(report.runs) else ""
+    )
+    return f"{runs}{of}{on}.{seeds}"
+
+
+def _enumerate(words: Sequence[str]) -> str:
+    if len(words) > _MAX_NAMES:
+        return f"{', '.join(words[: _MAX_NAMES - 1])} and {len(words) - _MAX_NAMES + 1} more"
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+
+
+def _describe_states(runs: Sequence[RunData]) -> list[Block]:
+    notes: list[Block] = []
+    for run in runs:
+        if run.state == "running":
+            epochs = section_value(run.recipe, "schedule", "epochs")
+            notes.append(Note(f"{run.name} is running: {_epoch(run)} of {epochs} epochs are done."))
+    return notes
+
+
+def _epoch(run: RunData) -> int:
+    return round(max((record["epoch"] for record in run.records if "epoch" in record), default=0))
+
+
+def _describe_studies(report: ReportData) -> list[Block]:
+    notes: list[Block] = []
+    for name, comparison in report.comparisons.items():
+        machines = "; ".join(_describe_machine(machine) for machine in comparison.machines)
+        notes.append(
+            Note(
+                f"Comparison {name}: {len(comparison.methods)} methods, seeds "
+                f"{', '.join(map(str, comparison.seeds))}, {len(comparison.runs)} complete runs"
+                + (f", trained with {machines}." if machines else ".")
+            )
+        )
+    for name, sweep in report.sweeps.items():
+        complete = sum(trial.state == "complete" for trial in sweep.trials)
+        keys = ", ".join(setting.key for setting in sweep.settings)
+        notes.append(
+            Note(
+                f"Sweep {name} of {sweep.name} over {keys}: {complete} of {sweep.num_trials} "
+                "trials are complete."
+            )
+        )
+    return notes
+
+
+def _describe_machine(machine: Any) -> str:
+    commit = machine.get("commit") or _UNKNOWN
+    return (
+        f"{machine.get('device') or _UNKNOWN}, torch {_version(machine, 'torch')}, commit {commit}"
+    )
+
+
+def _create_results(methods: Sequence[Method]) -> list[Block]:
+    papers = [find_paper_result(method.runs[0]) for method in methods]
+    columns = [column for _, column in _METRICS] + [Column("Paper, %")]
+    rows = [
+        TableRow(
+            (method.name, data_name(method.runs[0].recipe), _split(method), _seeds(method)),
+            (
+                *(summarize_metric(method.runs, metric) for metric, _ in _METRICS),
+                None if paper is None else paper.accuracy,
+            ),
+            comparable=(data_name(method.runs[0].recipe), _split(method), _classes(method.runs[0])),
+        )
+        for method, paper in zip(methods, papers, strict=True)
+    ]
+    has_seeds = any(len(method.runs) > 1 for method in methods)
+    meaning = (
+        "Accuracy is that of the head, the nearest class mean that of the classifier without "
+        "training, both on images that were not trained on; the metrics of collapse are of the "
+        "training images"
+        + (", with mean ± sample standard deviation over seeds" if has_seeds else "")
+        + (". The best value on the same data is bold." if len(methods) > 1 else ".")
+    )
+    table = create_table(
+        "Results",
+        meaning,
+        titles=("Method", "Data", "Images", "Seeds"),
+        columns=columns,
+        rows=rows,
+        optional=("Data", "Images"),
+    )
+    return [table, *_explain_values(methods), *_explain_paper(methods)]
+
+
+def _split(method: Method) -> str:
+    return str((final_evaluation(method.runs[0]) or {}).get("split", "test"))
+
+
+def _seeds(method: Method) -> str:
+    """The seeds of the runs that count, each once; how often if a seed has several runs."""
+    counts = Counter(run.seed for run in counted_runs(method.runs))
+    return ", ".join(
+        ("?" if seed is None else str(seed)) + (f" (×{times})" if times > 1 else "")
+        for seed, times in counts.items()
+    )
+
+
+def _explain_values(methods: Sequence[Method]) -> list[Block]:
+    parts = ["At collapse: variance 0, angles 0, 1 − cosine 0, agreement 100 %."]
+    ranks = {classes - 1 for method in methods if (classes := num_classes(method.runs[0]))}
+    if len(ranks) == 1:
+        parts.append(f"The rank of the class means is then {ranks.pop()}, one less than classes.")
+    elif ranks:
+        parts.append("The rank of the class means is then one less than the number of classes.")
+    early = [method.name for method in methods if counted_runs(method.runs)[0].state != "complete"]
+    if early:
+        parts.append(f"Not complete, so values so far: {_enumerate(early)}.")
+    return [Note(" ".join(parts))]
+
+
+def _explain_paper(methods: Sequence[Method]) -> list[Block]:
+    found = {
+        method.name: paper for method in methods if (paper := find_paper_result(method.runs[0]))
+    }
+    if not found:
+        return []
+    tables = " and ".join(
+        f"Table {number}" for number in sorted({one.table for one in found.values()})
+    )
+    text = f"The last column is the paper's accuracy for this data and loss ({tables})"
+    ours = {
+        section_value(method.runs[0].recipe, "schedule", "epochs")
+        for method in methods
+        if method.name in found
+    }
+    theirs = {one.epochs for one in found.values()}
+    if ours != theirs:
+        text += (
+            f"; the paper trained for {_numbers(theirs)} epochs, these runs for {_numbers(ours)}, "
+            "so that the numbers are not directly comparable"
+        )
+    return [Note(f"{text}.")]
+
+
+def _numbers(values: set[Any]) -> str:
+    return _enumerate([str(value) for value in sorted(values, key=str)])
+
+
+def _classes(run: RunData) -> str:
+    count = num_classes(run)
+    return _ABSENT if count is None else str(count)
+
+
+def _create_runs(runs: Sequence[RunData]) -> Table:
+    rows = tuple(
+        (
+            run.name,
+            _describe_state(run),
+            data_name(run.recipe) or _ABSENT,
+            _classes(run),
+            _count(run.data.get("num_train")),
+            _count(run.data.get("num_eval")),
+            str(run.machine.get("device") or _UNKNOWN),
+            _version(run.machine, "torch"),
+            str(run.machine.get("commit") or _UNKNOWN),
+            str(run.path),
+        )
+        for run in runs
+    )
+    return Table(
+        "Runs",
+        "Each run with its data, the device it was trained on, and the commit of protosphere.",
+        (
+            "Run",
+            "State",
+            "Data",
+            "Classes",
+            "Training images",
+            "Evaluated images",
+            "Device",
+            "torch",
+            "Commit",
+            "Folder",
+        ),
+        rows,
+    )
+
+
+def _describe_state(run: RunData) -> str:
+    epochs = section_value(run.recipe, "schedule", "epochs")
+    if run.state == "complete":
+        last = _epoch(run)
+        early = "" if epochs is None or last >= epochs else f", stopped early at epoch {last}"
+        return f"complete{early}"
+    return f"{run.state}, epoch {_epoch(run)} of {'?' if epochs is None else epochs}"
+
+
+def _count(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else _ABSENT
+
+
+def _version(machine: Any, package: str) -> str:
+    versions = machine.get("versions")
+    return str((versions.get(package) if isinstance(versions, dict) else None) or _UNKNOWN)
+
+
+def _create_settings(methods: Sequence[Method]) -> Table:
+    table = [
+        [
+            method.name,
+            _backbone(method.runs[0]),
+            *(_setting(method.runs[0], section, key) for _, section, key in _SETTINGS),
+        ]
+        for method in methods
+    ]
+    titles = ["Method", "Backbone", *(title for title, _, _ in _SETTINGS)]
+    kept = [column for column in range(len(titles)) if any(row[column] != _ABSENT for row in table)]
+    return Table(
+        "Settings",
+        "The main settings of each recipe; recipe.yaml in a run folder has all of them.",
+        tuple(titles[column] for column in kept),
+        tuple(tuple(row[column] for column in kept) for row in table),
+    )
+
+
+def _backbone(run: RunData) -> str:
+    backbone = section_value(run.recipe, "model", "backbone")
+    if not isinstance(backbone, dict):
+        return str(section_value(run.recipe, "encoder", "backbone") or _ABSENT)
+    pretrained = " (pretrained)" if backbone.get("pretrained") else ""
+    return f"{backbone.get('name')}{pretrained}"
+
+
+def _setting(run: RunData, section: str, key: str) -> str:
+    value = section_value(run.recipe, section, key)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return _ABSENT if value is None else str(value)
+
+
+def _describe_problems(runs: Sequence[RunData]) -> list[Block]:
+    """One note per problem, with the runs that have it."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for problem in run.problems:
+            found.setdefault(problem, []).append(run.name)
+    return [
+        Note(
+            f"{'All runs' if len(names) == len(runs) > 1 else _enumerate(names)}: {problem}",
+            "missing",
+        )
+        for problem, names in found.items()
+    ]
