@@ -12,6 +12,8 @@ from protosphere.report.sources import ReportData, RunData
 from protosphere.report.summaries import Summary, summarize
 
 KeyT = TypeVar("KeyT", bound=Hashable)
+# Methods that a note names.
+_MAX_NAMED = 3
 # Keys of a recipe's data that do not change which images are trained on, or how they are named.
 _WITHOUT_EFFECT = {"root", "path", "workers", "in_memory", "sampler", "validation_folder"}
 
@@ -261,13 +263,15 @@ def seed_note(groups: Sequence[MethodResults]) -> Note | None:
     Args:
         groups: The results.
     """
-    single = [group.method for group in groups if group.num_runs == 1]
+    single = list(dict.fromkeys(group.method for group in groups if group.num_runs == 1))
     if not single:
         return None
-    if len(single) == len(groups):
+    if all(group.num_runs == 1 for group in groups):
         subject = "Each method has one run" if len(groups) > 1 else "There is one run"
+    elif len(single) <= _MAX_NAMED:
+        subject = f"Methods with one run: {', '.join(single)}"
     else:
-        subject = f"Methods with one run: {', '.join(dict.fromkeys(single))}"
+        subject = f"{len(single)} methods have one run"
     return Note(
         f"{subject}. How much these numbers vary over seeds is not known: small differences are "
         "not a ranking."

@@ -77,14 +77,17 @@ def find_best(
     *,
     scale: float = 100.0,
     digits: int = 1,
+    num_worse: int = 0,
 ) -> list[int]:
     """Return the positions of the best means; several if they look equal in a table.
 
     Args:
-        summaries: Summaries to compare; with fewer than two of them nothing is best.
+        summaries: Summaries to compare.
         better: Whether higher or lower means are better.
         scale: Factor of the numbers in the table.
         digits: Number of decimal places in the table.
+        num_worse: Number of other results, worse than any number. With fewer than two results in
+            all, nothing is best.
 
     >>> find_best([Summary(0.70, None, 1), None, Summary(0.71, None, 1)], "higher")
     [2]
@@ -94,7 +97,7 @@ def find_best(
         for index, summary in enumerate(summaries)
         if summary is not None
     }
-    if len(shown) < 2:
+    if not shown or len(shown) + num_worse < 2:
         return []
     best = (max if better == "higher" else min)(shown.values())
     return [index for index, value in shown.items() if value == best]

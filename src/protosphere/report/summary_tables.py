@@ -37,7 +37,8 @@ class TableRow:
 
     Attributes:
         titles: Texts that say what the row is of.
-        cells: A summary, a number as it is shown, a text, or None for each column.
+        cells: A summary, a number as it is shown, a text for a result that is worse than numbers
+            (such as "never"), or None for each column.
         comparable: Rows with equal values are compared with each other for the best one.
     """
 
@@ -103,7 +104,13 @@ def _best_of_column(column: Column, index: int, rows: Sequence[TableRow]) -> lis
         members = [place for place, row in enumerate(rows) if row.comparable == key]
         cells = [rows[place].cells[index] for place in members]
         summaries = [cell if isinstance(cell, Summary) else None for cell in cells]
-        found = find_best(summaries, column.better, scale=column.scale, digits=column.digits)
+        found = find_best(
+            summaries,
+            column.better,
+            scale=column.scale,
+            digits=column.digits,
+            num_worse=sum(isinstance(cell, str) for cell in cells),
+        )
         best += [members[one] for one in found]
     return best
 

@@ -1,0 +1,256 @@
+"""The section on label noise: accuracy with wrong labels, and how many of them are memorized."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from protosphere.report.benchmark_rows import (
+    Benchmark,
+    MethodResults,
+    group_results,
+    number,
+    read_benchmarks,
+    seed_note,
+)
+from protosphere.report.colors import run_colors
+from protosphere.report.content import Choice, Figure, Section, Table
+from protosphere.report.method_plots import Dots, Line, draw_dots, draw_lines
+from protosphere.report.names import find_differences
+from protosphere.report.sources import ReportData, RunData
+from protosphere.report.summaries import Summary, summarize
+from protosphere.report.summary_tables import Column, TableRow, create_table
+
+_CLASSIFIERS = {
+    "head": "trained head",
+    "class_means": "class means",
+    "whitened_class_means": "whitened class means",
+}
+_NUMBERS = ("accuracy", "true_accuracy", "memorized", "corrected")
+# Logged accuracy of a run without noise, by classifier.
+_LOGGED = {"head": "accuracy", "class_means": "nearest_mean_accuracy"}
+# Kind of the noise, and fraction of wrong labels.
+_Place = tuple[str, float]
+
+
+@dataclass(frozen=True)
+class _Family:
+    """A recipe at several fractions of wrong labels.
+
+    Attributes:
+        name: Name of the recipe.
+        color: Color.
+        members: Results by kind and fraction of the noise.
+        clean: Runs of the same recipe without noise.
+    """
+
+    name: str
+    color: str
+    members: Mapping[_Place, MethodResults]
+    clean: tuple[RunData, ...]
+
+
+def create_section(report: ReportData) -> Section | None:
+    """Return the section, or None if no run was measured with label noise.
+
+    Args:
+        report: The report.
+    """
+    benchmarks, notes = read_benchmarks(
+        report, "label_noise", texts=("classifier", "noise"), numbers=("fraction", "accuracy")
+    )
+    if not benchmarks:
+        return None
+    groups = group_results(benchmarks)
+    families = _find_families(report, groups)
+    classifiers = {
+        name: _CLASSIFIERS.get(name, name)
+        for name in dict.fromkeys(row["classifier"] for one in benchmarks for row in one.rows)
+    }
+    caveat = seed_note(groups)
+    return Section(
+        "label-noise",
+        "Label noise",
+        "Runs whose training labels are partly wrong. A method is robust if its test accuracy "
+        "falls little and if it does not learn the wrong labels.",
+        (
+            _create_table(families, classifiers),
+            Choice(
+                "label-noise-accuracy",
+                "Classifier",
+                tuple(
+                    (label, _draw_accuracy(index, name, label, families))
+                    for index, (name, label) in enumerate(classifiers.items())
+                ),
+            ),
+            _draw_memorized(families, next(iter(classifiers.items()))),
+            *([] if caveat is None else [caveat]),
+            *notes,
+        ),
+    )
+
+
+def _find_families(report: ReportData, groups: Sequence[MethodResults]) -> list[_Family]:
+    found: list[dict[_Place, MethodResults]] = []
+    for group in groups:
+        row = group.benchmarks[0].rows[0]
+        place = (row["noise"], row["fraction"])
+        family = next(
+            (
+                one
+                for one in found
+                if place not in one and _is_family(_run(one), _run({place: group}))
+            ),
+            None,
+        )
+        if family is None:
+            found.append({place: group})
+        else:
+            family[place] = group
+    colors = run_colors(run.method for run in report.runs)
+    names = [str(_run(one).recipe.get("name", "")) for one in found]
+    families = []
+    for name, members in zip(names, found, strict=True):
+        method = next(iter(members.values())).method
+        families.append(
+            _Family(
+                name if name and names.count(name) == 1 else method,
+                colors[method],
+                members,
+                tuple(
+                    run
+                    for run in report.runs
+                    if run.recipe and not _has_noise(run) and _is_family(run, _run(members))
+                ),
+            )
+        )
+    return families
+
+
+def _run(members: Mapping[_Place, MethodResults]) -> RunData:
+    return next(iter(members.values())).benchmarks[0].run
+
+
+def _is_family(one: RunData, other: RunData) -> bool:
+    """Whether two runs differ only in their noise and their seed."""
+    differences = find_differences(one.recipe, other.recipe)
+    is_named_alike = one.recipe.get("name") == other.recipe.get("name")
+    return is_named_alike and all(key.startswith("data.label_noise") for key in differences)
+
+
+def _has_noise(run: RunData) -> bool:
+    data = run.recipe.get("data")
+    return isinstance(data, Mapping) and data.get("label_noise") is not None
+
+
+def _values(benchmark: Benchmark) -> dict[tuple[str, str], float]:
+    return {
+        (row["classifier"], name): value
+        for row in benchmark.rows
+        for name in _NUMBERS
+        if (value := number(row, name)) is not None
+    }
+
+
+def _clean_accuracy(family: _Family, classifier: str) -> Summary | None:
+    """The accuracy at the last evaluation of the same recipe without noise."""
+    logged = _LOGGED.get(classifier)
+    values = [
+        number(run.evaluations[-1], logged)
+        for run in family.clean
+        if run.evaluations and logged is not None
+    ]
+    return summarize(value for value in values if value is not None)
+
+
+def _create_table(families: Sequence[_Family], classifiers: Mapping[str, str]) -> Table:
+    """The accuracy by each classifier, and what the first one makes of wrong labels."""
+    rows = []
+    first = next(iter(classifiers))
+    for noise, fraction in sorted({place for family in families for place in family.members}):
+        for family in families:
+            group = family.members.get((noise, fraction))
+            if group is not None:
+                found = group.summarize(_values)
+                cells = (
+                    *(found.get((name, "accuracy")) for name in classifiers),
+                    *(found.get((first, name)) for name in _NUMBERS[1:]),
+                )
+                titles = (family.name, f"{100 * fraction:g} % {noise}", str(group.num_runs))
+                rows.append(TableRow(titles, cells, (noise, fraction)))
+    return create_table(
+        "Accuracy with wrong training labels",
+        "Percentages, as mean ± standard deviation over runs; the best of each column among runs "
+        f"with the same noise is bold. The last three columns are of the {classifiers[first]}: "
+        "memorized and corrected are the fractions of the wrongly labeled training images that get "
+        "their wrong and their true label.",
+        titles=("Method", "Wrong labels", "Runs"),
+        columns=(
+            *(Column(f"Test accuracy, {label}", "higher") for label in classifiers.values()),
+            Column("Training accuracy, true labels", "higher"),
+            Column("Memorized", "lower"),
+            Column("Corrected", "higher"),
+        ),
+        rows=rows,
+        optional=(),
+    )
+
+
+def _draw_accuracy(index: int, classifier: str, label: str, families: Sequence[_Family]) -> Figure:
+    lines = []
+    noises = dict.fromkeys(place[0] for family in families for place in family.members)
+    has_clean = False
+    for family in families:
+        for dash, noise in zip(("solid", "dash", "dot", "dashdot"), noises, strict=False):
+            points = [
+                (100 * fraction, found)
+                for (kind, fraction), group in sorted(family.members.items())
+                if kind == noise
+                and (found := group.summarize(_values).get((classifier, "accuracy")))
+            ]
+            clean = _clean_accuracy(family, classifier)
+            if clean is not None and points:
+                points.insert(0, (0.0, clean))
+                has_clean = True
+            if points:
+                name = family.name if len(noises) == 1 else f"{family.name}, {noise}"
+                lines.append(Line(name, family.color, points, dash))
+    start = " At 0 % stand runs of the same recipes without noise." if has_clean else ""
+    ticks = sorted({x for line in lines for x, _ in line.points})
+    return draw_lines(
+        f"label-noise-accuracy-{index}",
+        f"Test accuracy with wrong training labels: {label}",
+        "Accuracy on test images, whose labels are right, by the percentage of wrong training "
+        f"labels; a flatter line is a more robust method.{start}",
+        lines=lines,
+        x_title="wrong training labels (%)",
+        value_title="test accuracy (%)",
+        x_axis={"tickmode": "array", "tickvals": ticks, "ticktext": [f"{x:g}" for x in ticks]},
+    )
+
+
+def _draw_memorized(families: Sequence[_Family], classifier: tuple[str, str]) -> Figure:
+    name, label = classifier
+    places = sorted({place for family in families for place in family.members})
+    labels = {
+        f"{kind} {place}": f"{word}, {100 * place[1]:g} % {place[0]}"
+        for place in places
+        for kind, word in (("memorized", "memorized"), ("corrected", "corrected"))
+    }
+    dots = []
+    for family in families:
+        values: dict[str, Summary] = {}
+        for place, group in family.members.items():
+            found = group.summarize(_values)
+            for kind in ("memorized", "corrected"):
+                if (name, kind) in found:
+                    values[f"{kind} {place}"] = found[name, kind]
+        dots.append(Dots(family.name, family.color, values))
+    return draw_dots(
+        "label-noise-memorized",
+        f"What becomes of wrongly labeled images: {label}",
+        "Percentage of the wrongly labeled training images that get their wrong label (memorized, "
+        "lower is better) and their true label (corrected, higher is better).",
+        categories=labels,
+        dots=dots,
+        value_title="wrongly labeled training images (%)",
+        axis={"rangemode": "tozero"},
+    )

@@ -1,0 +1,42 @@
+"""The section on uncertainty: calibration of confidences, and detection of other images."""
+
+from protosphere.report.benchmark_rows import group_results, read_benchmarks, seed_note
+from protosphere.report.calibration import draw_reliability, show_calibration
+from protosphere.report.colors import run_colors
+from protosphere.report.content import Block, Section
+from protosphere.report.detection import show_detection
+from protosphere.report.sources import ReportData
+
+
+def create_section(report: ReportData) -> Section | None:
+    """Return the section, or None if no run has measured calibration or detection.
+
+    Args:
+        report: The report.
+    """
+    calibration, notes = read_benchmarks(
+        report, "calibration", texts=("classifier", "state"), numbers=("ece",)
+    )
+    bins, bin_notes = read_benchmarks(
+        report, "reliability", texts=("classifier", "state"), numbers=("lower", "upper")
+    )
+    ood, ood_notes = read_benchmarks(report, "ood", texts=("against", "score"))
+    if not calibration and not bins and not ood:
+        return None
+    colors = run_colors(run.method for run in report.runs)
+    blocks: list[Block] = []
+    if calibration:
+        blocks += show_calibration(group_results(calibration, test_setting="report"), colors)
+    if bins:
+        blocks += draw_reliability(group_results(bins, test_setting="report"), colors)
+    if ood:
+        blocks += show_detection(group_results(ood, test_setting="known"), colors)
+    caveat = seed_note(group_results([*calibration, *bins, *ood]))
+    return Section(
+        "uncertainty",
+        "Calibration and out-of-distribution detection",
+        "Whether confidences are as high as accuracies, before and after the logits are divided by "
+        "a fitted temperature, and how well scores tell images of other data from those of the "
+        "run.",
+        (*blocks, *([] if caveat is None else [caveat]), *notes, *bin_notes, *ood_notes),
+    )
