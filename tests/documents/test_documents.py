@@ -134,6 +134,20 @@ def test_figure_matches_the_committed_results(import_benchmark: Importer) -> Non
     assert figure.TARGET.read_text() == figure.draw(), "run `python benchmarks/figure.py`"
 
 
+def test_pictures_match_mathematics_and_the_committed_results(import_benchmark: Importer) -> None:
+    pictures = import_benchmark("pictures")
+    committed = {path.name for path in pictures.FOLDER.glob("*.svg")} - {"collapse.svg"}
+    assert committed == set(pictures.PICTURES)
+    number = re.compile(r"-?\d+\.\d+")
+    for name in committed:
+        # Other processors round the last digits in another way.
+        old, new = read(f"docs/images/{name}"), pictures.draw(name)
+        advice = f"{name}: run `python benchmarks/pictures.py`"
+        assert number.sub("0", old) == number.sub("0", new), advice
+        values = [[float(value) for value in number.findall(text)] for text in (old, new)]
+        assert values[0] == pytest.approx(values[1], abs=0.01), advice
+
+
 def test_training_benchmark_sets_keys_that_recipes_have(import_benchmark: Importer) -> None:
     cases = import_benchmark("training").cases("cifar100.npz")
     for recipe, *overrides in cases.values():
