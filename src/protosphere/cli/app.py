@@ -22,6 +22,7 @@ from protosphere.cli.options import Command, Group
 from protosphere.cli.predict import predict
 from protosphere.cli.prototypes import app as prototypes
 from protosphere.cli.recipes import recipes
+from protosphere.cli.report import report
 from protosphere.cli.reproduce import reproduce
 from protosphere.cli.sweep import sweep
 from protosphere.cli.text import echo
@@ -40,8 +41,8 @@ class _Program(Group):
 
 app = typer.Typer(name="protosphere", cls=_Program, no_args_is_help=True)
 for command in (
-    compare, demo, doctor, evaluate, export, init, measure, predict, recipes, reproduce, sweep,
-    train,
+    compare, demo, doctor, evaluate, export, init, measure, predict, recipes, report, reproduce,
+    sweep, train,
 ):  # fmt: skip
     app.command(cls=Command)(command)
 app.add_typer(benchmark)

@@ -19,7 +19,7 @@ _IDENTIFIER = re.compile(r"[a-z][a-z0-9-]*")
 # Characters that a page must not contain, and halves of surrogate pairs, as in file names that are
 # not UTF-8.
 _NOT_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
-_NUMBER = re.compile(r"[-−+<>≈~]?\s?\d")
+_NUMBER = re.compile(r"[-−+<>≈]?\s?\d[\d,]*(\.\d+)?(e[-+]?\d+)?(\s?[%×])?(\s[±(/].*)?")
 # Tables with more rows scroll within the page.
 _MAX_ROWS = 16
 # Nothing is loaded from anywhere. Plotly needs styles in elements, images for its downloads, and
@@ -200,7 +200,7 @@ def _choice(choice: Choice) -> str:
 
 def _table(table: Table) -> str:
     is_number = [
-        all(_NUMBER.match(row[column]) or row[column] in ("", "–") for row in table.rows)
+        all(_NUMBER.fullmatch(row[column]) or row[column] in ("", "–") for row in table.rows)
         for column in range(len(table.columns))
     ]
 
@@ -209,7 +209,7 @@ def _table(table: Table) -> str:
         if (row, column) in table.best:
             content = f"<strong>{content}</strong>"
         if column == 0:
-            return f'<th scope="row">{content}</th>'
+            return f'<th scope="row"><span>{content}</span></th>'
         return f'<td class="number">{content}</td>' if is_number[column] else f"<td>{content}</td>"
 
     head = "".join(

@@ -2,9 +2,11 @@
 (function () {
   "use strict";
 
+  // On a phone, the buttons of plotly would cover the legend.
   var CONFIG = {
     responsive: true,
     displaylogo: false,
+    displayModeBar: window.matchMedia("(max-width: 60rem)").matches ? false : "hover",
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
   };
   var root = document.documentElement;
