@@ -1,12 +1,11 @@
 """The tables of ``protosphere compare``."""
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from protosphere.cli.benchmark_table import MISSING, print_note, print_table
 from protosphere.cli.text import count
-from protosphere.studies.compare_metrics import is_percentage
+from protosphere.report.metric_text import count_decimals, format_metric
 
 if TYPE_CHECKING:
     from protosphere.runs.comparison import (
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
         MetricSummary,
     )
 
-_MOST_DECIMALS = 6
 _ARROWS = {"higher": " ↑", "lower": " ↓", "target": " →", None: ""}
 
 
@@ -81,25 +79,17 @@ def _title(metric: "ComparedMetric") -> str:
 
 
 def _decimals(comparison: "Comparison", metric: str) -> int:
-    """Return how many decimal places show four digits of the largest mean, two of the smallest."""
-    means = [abs(row.mean) for row in comparison.summaries if row.metric == metric and row.mean]
-    if is_percentage(metric) or not means:
-        return 2
-    largest, smallest = (math.floor(math.log10(mean)) for mean in (max(means), min(means)))
-    return min(max(3 - largest, 1 - smallest, 0), _MOST_DECIMALS)
-
-
-def _format(metric: str, value: float, decimals: int, *, sign: str = "") -> str:
-    return f"{100 * value if is_percentage(metric) else value:{sign}.{decimals}f}"
+    means = [row.mean for row in comparison.summaries if row.metric == metric]
+    return count_decimals(metric, means)
 
 
 def _format_summary(summary: "MetricSummary | None", decimals: int) -> str:
     if summary is None:
         return MISSING
-    mean = _format(summary.metric, summary.mean, decimals)
+    mean = format_metric(summary.metric, summary.mean, decimals)
     if summary.std is None:
         return mean
-    return f"{mean} ± {_format(summary.metric, summary.std, decimals)}"
+    return f"{mean} ± {format_metric(summary.metric, summary.std, decimals)}"
 
 
 def _print_differences(comparison: "Comparison", metrics: "Sequence[ComparedMetric]") -> None:
@@ -137,7 +127,9 @@ def _difference_cells(
 ) -> list[str]:
     interval = p_value = MISSING
     if row.low is not None and row.high is not None and row.adjusted_p_value is not None:
-        low, high = (_format(row.metric, end, decimals, sign="+") for end in (row.low, row.high))
+        low, high = (
+            format_metric(row.metric, end, decimals, sign="+") for end in (row.low, row.high)
+        )
         interval, p_value = f"[{low}, {high}]", f"{row.adjusted_p_value:.2g}"
     outcome = {None: "", "not clear": "not clear", "different": "clearly different"}.get(
         row.outcome, f"clearly {row.outcome}"
@@ -146,7 +138,7 @@ def _difference_cells(
         _title(metric),
         row.method,
         str(len(row.seeds)),
-        _format(row.metric, row.mean, decimals, sign="+"),
+        format_metric(row.metric, row.mean, decimals, sign="+"),
         interval,
         p_value,
         outcome,

@@ -54,15 +54,6 @@ def select_metrics(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(selected)) or SHOWN_METRICS
 
 
-def is_percentage(metric: str) -> bool:
-    """Return whether tables and pictures show a metric in percent.
-
-    Args:
-        metric: Name of the metric.
-    """
-    return metric.endswith("accuracy") or metric in ("ece", "adaptive_ece", "nc4_agreement")
-
-
 def describe_metrics(names: Iterable[str], num_classes: int) -> tuple[ComparedMetric, ...]:
     """Return which values of metrics are better, in the order of tables.
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from protosphere.report.colors import NEUTRAL
+from protosphere.report.metric_text import is_percentage
 from protosphere.runs.comparison import ComparedMetric, Comparison
-from protosphere.studies.compare_metrics import is_percentage
 from protosphere.studies.compare_summary import seed_differences
 from protosphere.studies.plots.figures import create_figure, label, looks, styled
 
