@@ -12,11 +12,13 @@ import posixpath
 import re
 import zlib
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
+
+from protosphere.report.create import create_report
+from protosphere.report.read import read_sources
 
 _log = logging.getLogger("mkdocs.hooks.protosphere")
 ROOT = Path(__file__).parents[1]
@@ -89,14 +91,7 @@ def _list_folder(path: str) -> str:
 
 def _create_report() -> str:
     """Return the report of all committed runs as HTML; it does not load torch."""
-    try:
-        from protosphere.report.create import write_report
-    except ImportError:
-        return "<!doctype html><title>Report</title>"
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / REPORT
-        write_report([RESULTS], path)
-        return path.read_text(encoding="utf-8")
+    return create_report(read_sources([RESULTS]))
 
 
 def on_post_build(config: MkDocsConfig) -> None:
