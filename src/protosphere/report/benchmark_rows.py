@@ -3,11 +3,11 @@
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any, TypeVar
 
 from protosphere.report.content import Note
 from protosphere.report.curves import finite
+from protosphere.report.paper_reference import data_name
 from protosphere.report.sources import ReportData, RunData
 from protosphere.report.summaries import Summary, summarize
 
@@ -196,11 +196,7 @@ def describe_data(run: RunData) -> str:
     data = run.recipe.get("data")
     if not isinstance(data, Mapping):
         return "unknown data"
-    name = str(data.get("source", "unknown data"))
-    path = data.get("path")
-    if isinstance(path, str) and path:
-        name = PurePath(path).stem
-    parts = [name]
+    parts = [data_name(run.recipe) or "unknown data"]
     if data.get("class_groups") is not None:
         parts.append("grouped classes")
     if data.get("long_tail") is not None:

@@ -1,0 +1,182 @@
+"""The section on comparisons: methods over seeds, and their differences to a baseline."""
+
+from collections.abc import Sequence
+
+from protosphere.report.content import Block, Choice, Note, Section, Table
+from protosphere.report.difference_plots import (
+    OUTCOMES,
+    decimals_of,
+    draw_differences,
+    format_interval,
+)
+from protosphere.report.metric_text import format_metric
+from protosphere.report.sources import ReportData
+from protosphere.report.summaries import MISSING
+from protosphere.runs.comparison import Comparison, FailedRun, MetricSummary, PendingRun
+
+_ARROWS = {"higher": " ↑", "lower": " ↓", "target": " →", None: ""}
+_MAX_ERROR = 300
+# Runs that a note names.
+_MAX_NAMED = 20
+
+
+def create_section(report: ReportData) -> Section | None:
+    """Return the section, or None if there is no comparison.
+
+    Args:
+        report: The report.
+    """
+    if not report.comparisons:
+        return None
+    blocks: list[Block] = []
+    for index, (name, comparison) in enumerate(report.comparisons.items()):
+        title = f"{name}: " if len(report.comparisons) > 1 else ""
+        blocks += _show_comparison(index, title, comparison)
+    return Section(
+        "comparison",
+        "Comparison of methods" if len(report.comparisons) == 1 else "Comparisons of methods",
+        "Methods trained with the same seeds. Differences to the baseline are paired by seed, "
+        "which removes what a seed does to all methods.",
+        tuple(blocks),
+    )
+
+
+def _show_comparison(index: int, title: str, comparison: Comparison) -> list[Block]:
+    blocks: list[Block] = [_create_means(title, comparison)]
+    options = [
+        (f"{metric.name}{_ARROWS[metric.direction]}", figure)
+        for place, metric in enumerate(comparison.metrics)
+        if (figure := draw_differences(f"comparison-{index}-{place}", title, comparison, metric))
+    ]
+    if options:
+        blocks.append(Choice(f"comparison-{index}", f"{title}Metric", tuple(options)))
+        blocks.append(_create_differences(title, comparison))
+    return [*blocks, *_explain(title, comparison)]
+
+
+def _create_means(title: str, comparison: Comparison) -> Table:
+    names = [method.name for method in comparison.methods]
+    rows: list[tuple[str, ...]] = [
+        ("Complete runs", *(_count_runs(comparison, name) for name in names), "")
+    ]
+    bold = set()
+    for metric in comparison.metrics:
+        summaries = [comparison.summary(name, metric.name) for name in names]
+        decimals = decimals_of(comparison, metric.name)
+        best = next((row for row in comparison.best if row.metric == metric.name), None)
+        winners = () if best is None or len(names) < 2 else best.methods
+        bold |= {(len(rows), 1 + names.index(name)) for name in winners if name in names}
+        rows.append(
+            (
+                f"{metric.name}{_ARROWS[metric.direction]}",
+                *(_format_summary(summary, decimals) for summary in summaries),
+                _describe_best(best.clearly_better_than) if best is not None else "",
+            )
+        )
+    images = f"{comparison.num_images:,} {comparison.split} images"
+    return Table(
+        f"{title}Mean over seeds",
+        f"Mean ± standard deviation over seeds on {images} of {comparison.num_classes} classes; "
+        "accuracies, calibration errors and nc4_agreement in percent, collapse metrics of the "
+        "training images. Higher (↑), lower (↓) or nearer to the value at collapse (→) is better, "
+        "and the best mean is bold.",
+        ("Metric", *names, "Best is"),
+        tuple(rows),
+        frozenset(bold),
+    )
+
+
+def _describe_best(clearly_better_than: Sequence[str]) -> str:
+    if not clearly_better_than:
+        return "not clear"
+    return f"clearly better than {', '.join(clearly_better_than)}"
+
+
+def _count_runs(comparison: Comparison, method: str) -> str:
+    number = sum(run.method == method for run in comparison.runs)
+    kinds: tuple[tuple[str, Sequence[FailedRun | PendingRun]], ...] = (
+        ("failed", comparison.failures),
+        ("pending", comparison.pending),
+    )
+    others = [
+        f"{count} {word}"
+        for word, runs in kinds
+        if (count := sum(run.method == method for run in runs))
+    ]
+    return f"{number} ({', '.join(others)})" if others else str(number)
+
+
+def _format_summary(summary: MetricSummary | None, decimals: int) -> str:
+    if summary is None:
+        return MISSING
+    mean = format_metric(summary.metric, summary.mean, decimals)
+    if summary.std is None:
+        return mean
+    return f"{mean} ± {format_metric(summary.metric, summary.std, decimals)}"
+
+
+def _create_differences(title: str, comparison: Comparison) -> Table:
+    rows = []
+    for metric in comparison.metrics:
+        decimals = decimals_of(comparison, metric.name)
+        for row in comparison.differences:
+            if row.metric == metric.name:
+                p_value = row.adjusted_p_value
+                rows.append(
+                    (
+                        f"{metric.name}{_ARROWS[metric.direction]}",
+                        row.method,
+                        str(len(row.seeds)),
+                        format_metric(row.metric, row.mean, decimals, sign="+"),
+                        format_interval(row, decimals),
+                        MISSING if p_value is None else f"{p_value:.2g}",
+                        OUTCOMES[row.outcome][0],
+                    )
+                )
+    limit = f"{1 - comparison.confidence:.3g}"
+    return Table(
+        f"{title}Differences to {comparison.baseline}",
+        f"Method minus baseline, paired by seed. Clearly better or worse means p < {limit} in "
+        "Student's paired t-test, adjusted for the number of methods (Holm) but not for the number "
+        "of metrics; intervals are not adjusted.",
+        ("Metric", "Method", "Seeds", "Difference", "Interval", "p (Holm)", "Result"),
+        tuple(rows),
+    )
+
+
+def _explain(title: str, comparison: Comparison) -> list[Note]:
+    notes = []
+    if len(comparison.seeds) == 1:
+        notes.append(
+            Note(
+                f"{title}There is one seed: whether a difference would be there with another one "
+                "is not known."
+            )
+        )
+    if comparison.split == "validation":
+        notes.append(
+            Note(
+                f"{title}The numbers are of validation images: where settings or checkpoints were "
+                "chosen on them, they are too good."
+            )
+        )
+    notes += [
+        Note(
+            f"{title}{run.method}, seed {run.seed}, has failed: "
+            f"{run.error[:_MAX_ERROR].rstrip('.')}.",
+            kind="missing",
+        )
+        for run in comparison.failures[:_MAX_NAMED]
+    ]
+    if (others := len(comparison.failures) - _MAX_NAMED) > 0:
+        notes.append(Note(f"{title}{others} more runs have failed.", kind="missing"))
+    if comparison.pending:
+        names = [f"{run.method} (seed {run.seed})" for run in comparison.pending]
+        more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+        notes.append(
+            Note(
+                f"{title}Runs that are not complete: {', '.join(names[:_MAX_NAMED])}{more}.",
+                kind="missing",
+            )
+        )
+    return notes
