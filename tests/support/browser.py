@@ -35,7 +35,7 @@ _OPTIONS = (
     "--hide-scrollbars",
     "--no-first-run",
 )
-_TIMEOUT_S = 30.0
+_TIMEOUT_S = 60.0
 
 
 class BrowserError(Exception):

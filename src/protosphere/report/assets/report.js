@@ -12,6 +12,8 @@
   var root = document.documentElement;
   var palette = root.dataset.palette.split(" ");
   var printing = false;
+  var near = null;
+  var markSection = function () {};
 
   function all(selector, parent) {
     return Array.prototype.slice.call((parent || document).querySelectorAll(selector));
@@ -79,6 +81,9 @@
     layout.height = parseInt(plot.style.height, 10);
     layout.autosize = true;
     layout.uirevision = "keep";
+    Object.keys(plot.cameras || {}).forEach(function (scene) {
+      layout[scene] = Object.assign({}, layout[scene], { camera: plot.cameras[scene] });
+    });
     return layout;
   }
 
@@ -90,15 +95,36 @@
       return; // Another figure of its menu is shown.
     }
     plot.dataset.state = "drawing";
+    var theme = root.dataset.theme;
     var figure = read(plot.dataset.figure);
     try {
       window.Plotly.newPlot(plot, figure.data, layoutOf(figure, plot), CONFIG).then(
-        function () { plot.dataset.state = "drawn"; },
+        function () {
+          plot.dataset.state = "drawn";
+          if (theme !== root.dataset.theme) {
+            refresh(plot);
+          }
+        },
         function (error) { fail(plot, error); }
       );
     } catch (error) {
       fail(plot, error);
     }
+  }
+
+  // Browsers keep only 16 WebGL contexts: give one back when its figure cannot be seen.
+  function release(plot) {
+    if (plot.dataset.state !== "drawn" || printing || !plot.querySelector("canvas")) {
+      return;
+    }
+    plot.cameras = {};
+    Object.keys(plot.layout).forEach(function (name) {
+      if (/^scene\d*$/.test(name) && plot.layout[name].camera) {
+        plot.cameras[name] = plot.layout[name].camera;
+      }
+    });
+    window.Plotly.purge(plot);
+    plot.dataset.state = "waiting";
   }
 
   function fail(plot, error) {
@@ -114,48 +140,56 @@
     });
   }
 
+  // Draw what has been written to the page since the figure was drawn; zoom and camera stay.
+  function refresh(plot) {
+    if (plot.dataset.state === "drawn") {
+      var figure = read(plot.dataset.figure);
+      window.Plotly.react(plot, figure.data, layoutOf(figure, plot), CONFIG);
+    }
+  }
+
   function setTheme(theme) {
     root.dataset.theme = theme;
     redraw();
   }
 
   function watchView() {
-    if (!("IntersectionObserver" in window)) {
-      all(".plot").forEach(draw);
-      return;
+    if ("IntersectionObserver" in window) {
+      near = new IntersectionObserver(function (entries) {
+        entries.forEach(function (entry) {
+          (entry.isIntersecting ? draw : release)(entry.target);
+        });
+      }, { rootMargin: "600px 0px" });
     }
-    var near = new IntersectionObserver(function (entries) {
-      entries.forEach(function (entry) {
-        if (entry.isIntersecting) {
-          draw(entry.target);
-        }
-      });
-    }, { rootMargin: "600px 0px" });
-    all(".plot").forEach(function (plot) { near.observe(plot); });
+    all(".plot").forEach(observe);
+  }
+
+  function observe(plot) {
+    if (near) {
+      near.observe(plot);
+    } else {
+      draw(plot);
+    }
   }
 
   function watchContents() {
-    var links = {};
-    all(".contents a").forEach(function (link) {
-      links[link.getAttribute("href").slice(1)] = link;
-    });
-    var sections = all("main > section");
     var current = null;
     function mark() {
+      var sections = all("main > section");
       var found = sections[0];
       sections.forEach(function (section) {
         if (section.getBoundingClientRect().top <= window.innerHeight / 3) {
           found = section;
         }
       });
-      if (!found || found === current) {
+      var link = found && document.querySelector('.contents a[href="#' + found.id + '"]');
+      if (!link || link === current) {
         return;
       }
       if (current) {
-        links[current.id].removeAttribute("aria-current");
+        current.removeAttribute("aria-current");
       }
-      current = found;
-      var link = links[current.id];
+      current = link;
       link.setAttribute("aria-current", "true");
       var list = link.closest("ol");
       list.scrollLeft = link.offsetLeft - list.offsetLeft - list.clientWidth / 3;
@@ -168,23 +202,32 @@
       }
     }, { passive: true });
     mark();
+    markSection = mark;
+  }
+
+  // Show the selected figure of a menu.
+  function showSelected(choice) {
+    var selected = choice.querySelector("select").value;
+    all("figure", choice).forEach(function (figure) {
+      var plot = figure.querySelector(".plot");
+      if (figure.id !== selected) {
+        release(plot);
+      }
+      figure.hidden = figure.id !== selected;
+      if (!figure.hidden && plot.dataset.state === "waiting") {
+        draw(plot);
+      } else if (!figure.hidden && plot.dataset.state === "drawn") {
+        window.Plotly.Plots.resize(plot); // The window may have changed meanwhile.
+      }
+    });
   }
 
   function watchMenus() {
-    all(".choice").forEach(function (choice) {
-      var menu = choice.querySelector("select");
-      function show() {
-        all("figure", choice).forEach(function (figure) {
-          figure.hidden = figure.id !== menu.value;
-          var plot = figure.querySelector(".plot");
-          if (!figure.hidden && plot.dataset.state === "waiting") {
-            draw(plot);
-          } else if (!figure.hidden && plot.dataset.state === "drawn") {
-            window.Plotly.Plots.resize(plot); // The window may have changed meanwhile.
-          }
-        });
+    document.addEventListener("change", function (event) {
+      var choice = event.target.closest(".choice");
+      if (choice) {
+        showSelected(choice);
       }
-      menu.addEventListener("change", show);
     });
   }
 
@@ -220,8 +263,8 @@
       printing = true;
       theme = root.dataset.theme;
       root.classList.add("printing");
-      all(".plot").forEach(draw);
       setTheme("light");
+      all(".plot").forEach(draw);
       all(".plot.js-plotly-plot").forEach(function (plot) {
         if (plot.offsetParent !== null) {
           window.Plotly.relayout(plot, { autosize: false, width: plot.clientWidth });
@@ -240,4 +283,12 @@
   watchMenus();
   watchTheme();
   watchPrinting();
+
+  // For pages that follow runs in progress.
+  window.protosphereReport = {
+    markSection: function () { markSection(); },
+    observe: observe,
+    refresh: refresh,
+    showSelected: showSelected,
+  };
 })();
