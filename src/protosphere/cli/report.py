@@ -12,9 +12,9 @@ def report(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            metavar="SOURCES...",
-            help="Run folders, folders that contain runs, folders of `compare` or `sweep`, or their "
-            "comparison.json and sweep.json.",
+            metavar="SOURCES",
+            help="Run folders, folders that contain runs, folders of `compare` or `sweep`, or "
+            "their comparison.json and sweep.json.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),

@@ -22,6 +22,8 @@ _NOT_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _NUMBER = re.compile(r"[-−+<>≈]?\s?\d[\d,]*(\.\d+)?(e[-+]?\d+)?(\s?[%×])?(\s[±(/].*)?")
 # Tables with more rows scroll within the page.
 _MAX_ROWS = 16
+# Cells with more characters are sentences, and as wide as they are readable.
+_MAX_WORDS = 40
 # Nothing is loaded from anywhere. Plotly needs styles in elements, images for its downloads, and
 # functions from texts and workers for some kinds of traces.
 _POLICY = (
@@ -179,7 +181,8 @@ def _figure(figure: Figure, *, hidden: bool = False) -> str:
         f'<figure id="{figure.name}"{" hidden" if hidden else ""}>\n'
         f"<figcaption><h3>{_text(figure.title)}</h3><p>{_text(figure.meaning)}</p></figcaption>\n"
         f'<div class="plot" role="img" aria-label="{label}" data-figure="{figure.name}" '
-        f'data-state="waiting" style="height:{figure.height:d}px"></div>\n</figure>\n'
+        f'data-state="waiting" data-height="{figure.height:d}" style="height:{figure.height:d}px">'
+        "</div>\n</figure>\n"
     )
 
 
@@ -210,7 +213,8 @@ def _table(table: Table) -> str:
             content = f"<strong>{content}</strong>"
         if column == 0:
             return f'<th scope="row"><span>{content}</span></th>'
-        return f'<td class="number">{content}</td>' if is_number[column] else f"<td>{content}</td>"
+        kind = "number" if is_number[column] else "prose" if len(text) > _MAX_WORDS else ""
+        return f'<td class="{kind}">{content}</td>' if kind else f"<td>{content}</td>"
 
     head = "".join(
         f'<th scope="col"{" class=" + chr(34) + "number" + chr(34) if number and column else ""}>'

@@ -64,7 +64,9 @@ class _Found:
         elif source.is_dir():
             self._add_folder(source, _MAX_DEPTH)
         else:
-            raise ReportError(f"a source of a report must be a folder or a file, got {source}")
+            raise ReportError(
+                f"a source of a report must be a folder or file that exists, got {source}"
+            )
 
     def _add_file(self, path: Path) -> None:
         try:

@@ -2,13 +2,16 @@
 (function () {
   "use strict";
 
+  var narrow = window.matchMedia("(max-width: 40rem)");
   // On a phone, the buttons of plotly would cover the legend.
   var CONFIG = {
     responsive: true,
     displaylogo: false,
-    displayModeBar: window.matchMedia("(max-width: 60rem)").matches ? false : "hover",
+    displayModeBar: !narrow.matches,
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
   };
+  var PANEL_HEIGHT = 250;
+  var PANEL_GAP = 64;
   var root = document.documentElement;
   var palette = root.dataset.palette.split(" ");
   var printing = false;
@@ -75,10 +78,35 @@
     return JSON.parse(document.getElementById(name + "-data").textContent);
   }
 
+  // On a phone, the panels of a figure are below each other, not side by side.
+  function stackPanels(layout, height) {
+    var panels = Object.keys(layout).filter(function (key) {
+      return /^yaxis\d*$/.test(key) && layout[key].domain && layout[key].anchor;
+    }).map(function (key) {
+      return { y: layout[key], x: layout[layout[key].anchor.replace("x", "xaxis")] };
+    }).filter(function (panel) { return panel.x && panel.x.domain; });
+    if (!panels.some(function (panel) { return panel.x.domain[0] > 0; })) {
+      return height;
+    }
+    panels.sort(function (a, b) {
+      return b.y.domain[1] - a.y.domain[1] || a.x.domain[0] - b.x.domain[0];
+    });
+    var total = panels.length * PANEL_HEIGHT;
+    panels.forEach(function (panel, index) {
+      var top = 1 - index / panels.length;
+      var gap = index === panels.length - 1 ? 0 : PANEL_GAP / total;
+      panel.x.domain = [0, 1];
+      panel.y.domain = [Math.max(0, top - 1 / panels.length + gap), top];
+    });
+    return total + PANEL_GAP;
+  }
+
   function layoutOf(figure, plot) {
     var layout = figure.layout;
+    var height = parseInt(plot.dataset.height, 10);
     layout.template = template();
-    layout.height = parseInt(plot.style.height, 10);
+    layout.height = narrow.matches ? stackPanels(layout, height) : height;
+    plot.style.height = layout.height + "px";
     layout.autosize = true;
     layout.uirevision = "keep";
     Object.keys(plot.cameras || {}).forEach(function (scene) {
@@ -278,6 +306,7 @@
     });
   }
 
+  narrow.addEventListener("change", redraw);
   watchView();
   watchContents();
   watchMenus();

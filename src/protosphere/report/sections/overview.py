@@ -17,12 +17,12 @@ _ABSENT = "–"
 _UNKNOWN = "not recorded"
 _METRICS = (
     ("accuracy", Column("Accuracy, %", "higher")),
-    ("nearest_mean_accuracy", Column("Nearest class mean, %", "higher")),
-    ("nc1_ratio", Column("Within/between variance", "lower", scale=1.0, digits=3)),
-    ("inter_effective_rank", Column("Effective rank of class means", scale=1.0, digits=1)),
-    ("nc2_angles", Column("Deviation of angles", "lower", scale=1.0, digits=3)),
-    ("nc3_cosine", Column("1 − cos(prototype, mean)", "lower", scale=1.0, digits=4)),
-    ("nc4_agreement", Column("Head = nearest mean, %", scale=100.0, digits=1)),
+    ("nearest_mean_accuracy", Column("Nearest mean, %", "higher")),
+    ("nc1_ratio", Column("NC1: variance ratio", "lower", scale=1.0, digits=3)),
+    ("inter_effective_rank", Column("NC2: rank", scale=1.0, digits=1)),
+    ("nc2_angles", Column("NC2: angles", "lower", scale=1.0, digits=3)),
+    ("nc3_cosine", Column("NC3: 1 − cosine", "lower", scale=1.0, digits=4)),
+    ("nc4_agreement", Column("NC4: agreement, %", scale=100.0, digits=1)),
 )
 # Column titles and where the setting is in a recipe.
 _SETTINGS = (
@@ -63,13 +63,15 @@ def _introduce(report: ReportData, methods: Sequence[Method]) -> str:
     if not report.runs:
         return "This report has no runs, only the records of studies."
     data = list(dict.fromkeys(filter(None, (data_name(run.recipe) for run in report.runs))))
-    runs = f"{len(report.runs)} runs" if len(report.runs) > 1 else "One run"
-    of = f" of {len(methods)} methods" if 1 < len(methods) < len(report.runs) else ""
-    on = f" on {_enumerate(data)}" if data else ""
-    seeds = (
-        " Runs of one method differ only in their seed." if len(methods) < len(report.runs) else ""
+    on = f", trained on {_enumerate(data)}" if data else ""
+    if len(report.runs) == 1:
+        return f"One run{on}, with the results of its last evaluation."
+    if len(methods) == len(report.runs):
+        return f"{len(report.runs)} runs{on}, with the results of the last evaluation of each."
+    return (
+        f"{len(report.runs)} runs of {len(methods)} methods{on}. Runs of one method differ only in "
+        "their seed; results are those of the last evaluation of each run."
     )
-    return f"{runs}{of}{on}.{seeds}"
 
 
 def _enumerate(words: Sequence[str]) -> str:
@@ -137,11 +139,10 @@ def _create_results(methods: Sequence[Method]) -> list[Block]:
     ]
     has_seeds = any(len(method.runs) > 1 for method in methods)
     meaning = (
-        "Accuracy is that of the head, the nearest class mean that of the classifier without "
-        "training, both on images that were not trained on; the metrics of collapse are of the "
-        "training images"
-        + (", with mean ± sample standard deviation over seeds" if has_seeds else "")
-        + (". The best value on the same data is bold." if len(methods) > 1 else ".")
+        "Accuracy of the head and of the nearest class mean on images that were not trained on, "
+        "and metrics of collapse on the training images"
+        + (", as mean ± sample standard deviation over seeds" if has_seeds else "")
+        + ("; the best value on the same data is bold." if len(methods) > 1 else ".")
     )
     table = create_table(
         "Results",
@@ -168,12 +169,18 @@ def _seeds(method: Method) -> str:
 
 
 def _explain_values(methods: Sequence[Method]) -> list[Block]:
-    parts = ["At collapse: variance 0, angles 0, 1 − cosine 0, agreement 100 %."]
+    parts = [
+        "Variance ratio: within-class over between-class variance, 0 at collapse. Rank: effective "
+        "rank of the class means. Angles: deviation of the angles between class means from equal "
+        "angles, 0 at collapse. Cosine: between a prototype and its class mean, both centered; "
+        "1 − cosine is 0 at collapse. Agreement: samples that head and nearest class mean classify "
+        "alike, 100 % at collapse."
+    ]
     ranks = {classes - 1 for method in methods if (classes := num_classes(method.runs[0]))}
     if len(ranks) == 1:
-        parts.append(f"The rank of the class means is then {ranks.pop()}, one less than classes.")
+        parts.append(f"The rank is {ranks.pop()} at collapse, one less than the number of classes.")
     elif ranks:
-        parts.append("The rank of the class means is then one less than the number of classes.")
+        parts.append("The rank at collapse is one less than the number of classes.")
     early = [method.name for method in methods if counted_runs(method.runs)[0].state != "complete"]
     if early:
         parts.append(f"Not complete, so values so far: {_enumerate(early)}.")
@@ -229,23 +236,20 @@ def _create_runs(runs: Sequence[RunData]) -> Table:
         )
         for run in runs
     )
-    return Table(
-        "Runs",
-        "Each run with its data, the device it was trained on, and the commit of protosphere.",
-        (
-            "Run",
-            "State",
-            "Data",
-            "Classes",
-            "Training images",
-            "Evaluated images",
-            "Device",
-            "torch",
-            "Commit",
-            "Folder",
-        ),
-        rows,
+    titles = (
+        "Run",
+        "State",
+        "Data",
+        "Classes",
+        "Training images",
+        "Evaluated images",
+        "Device",
+        "torch",
+        "Commit",
+        "Folder",
     )
+    meaning = "Each run with its data, the device it was trained on, and the commit of protosphere."
+    return _without_common("Runs", meaning, titles, rows, always=("Run", "Folder"))
 
 
 def _describe_state(run: RunData) -> str:
@@ -276,12 +280,37 @@ def _create_settings(methods: Sequence[Method]) -> Table:
         for method in methods
     ]
     titles = ["Method", "Backbone", *(title for title, _, _ in _SETTINGS)]
-    kept = [column for column in range(len(titles)) if any(row[column] != _ABSENT for row in table)]
+    meaning = "The main settings of each recipe; recipe.yaml in a run folder has all of them."
+    return _without_common("Settings", meaning, titles, table, always=("Method", "Loss"))
+
+
+def _without_common(
+    title: str,
+    meaning: str,
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    always: Sequence[str],
+) -> Table:
+    """A table in which columns with one value for all rows are a sentence instead."""
+    common = [
+        column
+        for column, name in enumerate(titles)
+        if name not in always
+        and len({row[column] for row in rows}) == 1
+        and (len(rows) > 1 or rows[0][column] == _ABSENT)
+    ]
+    kept = [column for column in range(len(titles)) if column not in common]
+    shown = [
+        f"{titles[column]}: {rows[0][column]}" for column in common if rows[0][column] != _ABSENT
+    ]
+    if shown:
+        meaning += f" The same for all: {'; '.join(shown)}."
     return Table(
-        "Settings",
-        "The main settings of each recipe; recipe.yaml in a run folder has all of them.",
+        title,
+        meaning,
         tuple(titles[column] for column in kept),
-        tuple(tuple(row[column] for column in kept) for row in table),
+        tuple(tuple(row[column] for column in kept) for row in rows),
     )
 
 
