@@ -46,7 +46,9 @@ def create_metrics(methods: Sequence[Method]) -> Table | None:
     ]
     if not metrics:
         return None
-    rows: list[tuple[str, ...]] = [("value at collapse", *map(_text_at_collapse, metrics))]
+    classes = _common_classes(methods)
+    texts = [_text_at_collapse(name, classes) for name in metrics]
+    rows: list[tuple[str, ...]] = [("value at collapse", *texts)]
     means: dict[tuple[int, int], float] = {}
     for name, measured in values.items():
         cells = [name]
@@ -59,17 +61,27 @@ def create_metrics(methods: Sequence[Method]) -> Table | None:
     return Table(
         "Metrics of collapse at the last evaluation",
         "Metrics of the training features and prototypes at the last evaluation, mean ± standard "
-        "deviation over seeds, with the value at neural collapse for K classes; the value nearest "
-        "to it is bold.",
+        "deviation over seeds, with the value at neural collapse above; the values nearest to it "
+        "are bold.",
         ("method", *(f"{CATALOG[name].condition}: {name}" for name in metrics)),
         tuple(rows),
-        _nearest(methods, metrics, means, rows),
+        _nearest(metrics, means, classes),
     )
 
 
-def _text_at_collapse(metric: str) -> str:
+def _common_classes(methods: Sequence[Method]) -> int | None:
+    """The number of classes of all runs; None if it differs or is not known."""
+    numbers = {num_classes(run) for method in methods for run in method.runs}
+    count = numbers.pop() if len(numbers) == 1 else None
+    return count if count is not None and count >= 2 else None
+
+
+def _text_at_collapse(metric: str, classes: int | None) -> str:
+    """The value at collapse, or its formula in K where runs have different numbers of classes."""
     form = CATALOG[metric].at_collapse
-    return "–" if form is None else form.text
+    if form is None:
+        return "–"
+    return form.text if classes is None else f"{form(classes):.4g}"
 
 
 def _mean_text(numbers: Sequence[float]) -> str:
@@ -80,18 +92,14 @@ def _mean_text(numbers: Sequence[float]) -> str:
 
 
 def _nearest(
-    methods: Sequence[Method],
-    metrics: Sequence[str],
-    means: Mapping[tuple[int, int], float],
-    rows: Sequence[tuple[str, ...]],
+    metrics: Sequence[str], means: Mapping[tuple[int, int], float], classes: int | None
 ) -> frozenset[tuple[int, int]]:
-    """The cells nearest to the value at collapse, where all methods have the same classes."""
-    classes = {num_classes(run) for method in methods for run in method.runs}
-    if len(rows) < 3 or len(classes) != 1 or (count := classes.pop()) is None or count < 2:
+    """The cells nearest to the value at collapse, of at least two methods."""
+    if classes is None or len({row for row, _ in means}) < 2:
         return frozenset()
     best = set()
     for column, metric in enumerate(metrics, start=1):
-        target = at_collapse(metric, count)
+        target = at_collapse(metric, classes)
         distances = {
             cell: abs(value - target)
             for cell, value in means.items()
@@ -125,19 +133,19 @@ def create_conditions(methods: Sequence[Method]) -> Table | None:
         return None
     return Table(
         "The four conditions of neural collapse",
-        "Whether the last evaluation meets each condition, in words, from the mean over seeds.",
+        "Whether the last evaluation meets each condition, with the metric that says so (mean over "
+        "seeds); for NC2 the effective rank and the norms of class means count too.",
         (
             "method",
-            "NC1: features at their class mean",
-            "NC2: class means form a simplex",
-            "NC3: prototypes are class means",
-            "NC4: head predicts the nearest mean",
+            "NC1: features at their class mean (nc1_ratio)",
+            "NC2: class means form a simplex (nc2_simplex)",
+            "NC3: prototypes are class means (nc3_cosine)",
+            "NC4: head predicts the nearest mean (nc4_agreement)",
         ),
         tuple(rows),
     )
 
 
 def _verdict_text(verdict: Verdict) -> str:
-    if verdict.answer == "not measured":
-        return verdict.answer
-    return f"{verdict.answer}: {verdict.explanation}"
+    value = "" if verdict.value is None else f" ({verdict.value:.3g})"
+    return verdict.answer + value

@@ -1,7 +1,6 @@
 """The 3-D view of a run: samples, class means and prototypes, projected to three directions."""
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from protosphere.report.class_geometry import leading_fractions, simplex_radius
 from protosphere.report.colors import NEUTRAL, PALETTE
 from protosphere.report.content import Figure
-from protosphere.report.curves import shorten, with_opacity
+from protosphere.report.curves import shorten
 from protosphere.report.plotly_text import plain
 from protosphere.report.run_arrays import find_arrays
 from protosphere.report.run_shape import names_of_classes
@@ -20,8 +19,11 @@ from protosphere.report.typed_arrays import encode
 _ARRAYS = ("class_means", "means_3d", "prototypes_3d", "samples_3d", "sample_labels")
 # Ten classes have a color at a time; more colors are hard to tell apart.
 _COLORS = (*PALETTE, "#7d9433", "#9c6b4f")
-# Color of all other classes.
-_OTHERS = with_opacity(NEUTRAL, 0.35)
+_OTHERS = "#a3abb6"
+_MARKER_KEYS: Mapping[str, Mapping[str, Any]] = {
+    "marker.symbol": {"prototype": "diamond", "class mean": "cross", "sample": "circle"},
+    "marker.size": {"prototype": 8, "class mean": 6, "sample": 3},
+}
 # The unit sphere is drawn unless the points would be tiny in it.
 _SMALL_RADIUS = 0.4
 
@@ -39,8 +41,8 @@ def has_view(run: RunData) -> bool:
 def create_view(run: RunData, name: str = "sphere") -> Figure:
     """Return the 3-D view of a run that has its arrays.
 
-    One trace holds all samples, colored by class through a color scale whose range covers ten
-    classes and is gray outside of it: a menu moves the range, so that the data are stored once.
+    Ten classes have a color and an entry in the legend. With more classes, all points are also
+    there in gray, and a menu selects the ten classes.
 
     Args:
         run: The run.
@@ -48,45 +50,116 @@ def create_view(run: RunData, name: str = "sphere") -> Figure:
     """
     arrays = find_arrays(run, _ARRAYS)
     assert arrays is not None
-    labels = arrays["sample_labels"].astype(np.int64)
     num_classes = len(arrays["class_means"])
-    names = [plain(shorten(one, 40)) for one in names_of_classes(run, num_classes)]
-    groups = [range(start, min(start + 10, num_classes)) for start in range(0, num_classes, 10)]
-    radius = _sphere_radius(arrays, num_classes)
-    all_classes = np.arange(num_classes)
-    traces = [
-        _create_sphere(radius),
-        _create_points(
-            "samples", arrays["samples_3d"], labels, names, groups[0], {"size": 2.5, "opacity": 0.8}
-        ),
-        _create_points(
-            "class means",
-            arrays["means_3d"],
-            all_classes,
-            names,
-            groups[0],
-            {"size": 6, "symbol": "cross"},
-        ),
-        _create_points(
-            "prototypes",
-            arrays["prototypes_3d"],
-            all_classes,
-            names,
-            groups[0],
-            {"size": 7, "symbol": "diamond", "line": {"width": 1, "color": NEUTRAL}},
-        ),
-        *(_create_entry(color) for color in _COLORS),
+    points = _Points(arrays, names_of_classes(run, num_classes))
+    groups = [
+        range(start, min(start + len(_COLORS), num_classes))
+        for start in range(0, num_classes, len(_COLORS))
     ]
-    _name_entries(traces, groups[0], names)
+    radius = _sphere_radius(arrays, num_classes)
+    traces = [_create_sphere(radius)]
+    if len(groups) > 1:
+        traces += points.gray_traces()
+    first_class = len(traces)
+    traces += points.class_traces(groups[0])
     fractions = leading_fractions(arrays["class_means"])
+    layout = _create_layout(fractions)
+    if len(groups) > 1:
+        layout["updatemenus"] = [_create_menu(points, groups, first_class)]
     return Figure(
         name,
         f"Samples and prototypes in three directions: {run.name}",
-        _describe(fractions, radius, num_classes, len(labels)),
+        _describe(fractions, radius, num_classes, len(arrays["sample_labels"])),
         tuple(traces),
-        _create_layout(fractions, groups, names, len(traces)),
+        layout,
         height=640,
     )
+
+
+class _Points:
+    """The points of a run as traces: all in gray, or those of ten classes in colors."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], class_names: Sequence[str]) -> None:
+        self.arrays = arrays
+        self.labels = arrays["sample_labels"].astype(np.int64)
+        self.names = [plain(shorten(name, 40)) for name in class_names]
+
+    def gray_traces(self) -> list[dict[str, Any]]:
+        """All samples, and all prototypes."""
+        every = np.arange(len(self.names))
+        return [
+            self._gray("samples", self.arrays["samples_3d"], self.labels, 1.5, "circle"),
+            self._gray("prototypes", self.arrays["prototypes_3d"], every, 3.5, "diamond"),
+        ]
+
+    def _gray(
+        self, kind: str, points: NDArray[Any], classes: NDArray[Any], size: float, symbol: str
+    ) -> dict[str, Any]:
+        x, y, z = points.T
+        return {
+            "type": "scatter3d",
+            "mode": "markers",
+            "name": f"{kind} of other classes",
+            "x": encode(x),
+            "y": encode(y),
+            "z": encode(z),
+            "text": [self.names[index] for index in classes.tolist()],
+            "marker": {"color": _OTHERS, "size": size, "symbol": symbol},
+            # Transparent traces are drawn after the others, behind the colored points.
+            "opacity": 0.6,
+            "hovertemplate": "%{text}<extra></extra>",
+            "showlegend": False,
+        }
+
+    def class_traces(self, group: range) -> list[dict[str, Any]]:
+        """The classes of a group, each with its prototype, its class mean and its samples."""
+        values = self.class_values(group)
+        return [
+            {
+                "type": "scatter3d",
+                "mode": "markers",
+                **{key: columns[place] for key, columns in values.items() if "." not in key},
+                "marker": {
+                    "color": color,
+                    "symbol": values["marker.symbol"][place],
+                    "size": values["marker.size"][place],
+                    "opacity": 1,
+                    "line": {"width": 0},
+                },
+                "hovertemplate": "%{fullData.name}<br>%{text}<extra></extra>",
+            }
+            for place, color in enumerate(_COLORS)
+        ]
+
+    def class_values(self, group: range) -> dict[str, list[Any]]:
+        """What differs from group to group, by plotly's key and with one value per color."""
+        values: dict[str, list[Any]] = {
+            key: [] for key in ("name", "visible", "x", "y", "z", "text", *_MARKER_KEYS)
+        }
+        for place in range(len(_COLORS)):
+            index = group[place] if place < len(group) else None
+            points = self._class_points(index)
+            kinds = ["prototype", "class mean", *["sample"] * (len(points) - 2)][: len(points)]
+            values["name"].append("" if index is None else self.names[index])
+            values["visible"].append(index is not None)
+            for axis, column in zip("xyz", points.T.tolist(), strict=True):
+                values[axis].append(column)
+            values["text"].append(kinds)
+            for key, by_kind in _MARKER_KEYS.items():
+                values[key].append([by_kind[kind] for kind in kinds])
+        return values
+
+    def _class_points(self, index: int | None) -> NDArray[np.float64]:
+        if index is None:
+            return np.empty((0, 3))
+        points = [
+            self.arrays["prototypes_3d"][index : index + 1],
+            self.arrays["means_3d"][index : index + 1],
+            self.arrays["samples_3d"][self.labels == index],
+        ]
+        joined = np.concatenate(points).astype(np.float64)
+        # NaN is not JSON, and the center is where nothing is known of a point.
+        return np.nan_to_num(joined, posinf=0.0, neginf=0.0).round(3)
 
 
 def _has_valid_labels(arrays: dict[str, NDArray[Any]]) -> bool:
@@ -141,121 +214,45 @@ def _create_sphere(radius: float) -> dict[str, Any]:
         "x": encode(x),
         "y": encode(y),
         "z": encode(z),
-        "line": {"color": with_opacity(NEUTRAL, 0.35), "width": 1},
+        "line": {"color": NEUTRAL, "width": 1},
+        "opacity": 0.35,
         "hoverinfo": "skip",
         "showlegend": False,
     }
 
 
-def _create_points(
-    kind: str,
-    points: NDArray[Any],
-    classes: NDArray[np.int64],
-    names: Sequence[str],
-    group: range,
-    marker: dict[str, Any],
-) -> dict[str, Any]:
-    x, y, z = points.T
-    return {
-        "type": "scatter3d",
-        "mode": "markers",
-        "name": kind,
-        "x": encode(x),
-        "y": encode(y),
-        "z": encode(z),
-        "text": [names[index] for index in classes.tolist()],
-        "marker": {
-            "color": encode(classes),
-            "colorscale": _color_scale(),
-            **_color_range(group),
-            **marker,
-        },
-        "hovertemplate": f"%{{text}}<extra>{kind}</extra>",
-        "showlegend": False,
-    }
-
-
-def _color_scale() -> list[list[Any]]:
-    """Steps of ten colors between gray below and above."""
-    edges = np.linspace(0, 1, len(_COLORS) + 3).tolist()
-    colors = [_OTHERS, *_COLORS, _OTHERS]
-    return [
-        [edge, color] for ends, color in zip(pairwise(edges), colors, strict=True) for edge in ends
-    ]
-
-
-def _color_range(group: range) -> dict[str, float]:
-    """Ends of the color scale at which the classes of a group have the ten colors."""
-    return {"cmin": group.start - 1.5, "cmax": group.start + len(_COLORS) + 0.5}
-
-
-def _create_entry(color: str) -> dict[str, Any]:
-    """An entry of the legend; the points themselves are in the traces of all classes."""
-    return {
-        "type": "scatter3d",
-        "mode": "markers",
-        "x": [None],
-        "y": [None],
-        "z": [None],
-        "marker": {"color": color, "size": 6},
-        "hoverinfo": "skip",
-    }
-
-
-def _name_entries(traces: Sequence[dict[str, Any]], group: range, names: Sequence[str]) -> None:
-    for trace, name in zip(traces[-len(_COLORS) :], _entry_names(group, names), strict=True):
-        trace |= {"name": name, "showlegend": bool(name)}
-
-
-def _entry_names(group: range, names: Sequence[str]) -> list[str]:
-    entries = [names[index] for index in group]
-    return entries + [""] * (len(_COLORS) - len(entries))
-
-
-def _create_layout(
-    fractions: NDArray[np.float64], groups: Sequence[range], names: Sequence[str], num_traces: int
-) -> dict[str, Any]:
+def _create_layout(fractions: NDArray[np.float64]) -> dict[str, Any]:
     axes = {
         f"{axis}axis": {
-            "title": {"text": f"{index + 1} ({100 * fractions[index]:.0f} %)"},
+            "title": {"text": f"direction {index + 1} ({100 * fractions[index]:.0f} %)"},
             "showbackground": False,
             "showspikes": False,
             "nticks": 5,
         }
         for index, axis in enumerate("xyz")
     }
-    layout: dict[str, Any] = {
+    return {
         "scene": {
             **axes,
             "aspectmode": "data",
-            "camera": {"eye": {"x": 1.1, "y": 1.1, "z": 0.7}},
+            "camera": {"eye": {"x": 1.55, "y": 1.55, "z": 0.9}},
         },
-        "legend": {"itemclick": False, "itemdoubleclick": False, "itemsizing": "constant"},
+        "legend": {"itemsizing": "constant"},
+        "margin": {"l": 0, "r": 0, "b": 0},
     }
-    if len(groups) > 1:
-        layout["updatemenus"] = [_create_menu(groups, names, num_traces)]
-    return layout
 
 
-def _create_menu(groups: Sequence[range], names: Sequence[str], num_traces: int) -> dict[str, Any]:
-    """A menu of the ten classes that have colors, light in both themes, as plotly's hover is."""
-    points = [1, 2, 3]
-    entries = list(range(num_traces - len(_COLORS), num_traces))
-    kinds = ["samples", "class means", "prototypes"]
-    buttons = []
-    for group in groups:
-        entry_names = _entry_names(group, names)
-        limits = _color_range(group)
-        changes = {
-            "name": kinds + entry_names,
-            "showlegend": [False] * len(points) + [bool(name) for name in entry_names],
-            "marker.cmin": limits["cmin"],
-            "marker.cmax": limits["cmax"],
+def _create_menu(points: _Points, groups: Sequence[range], first_trace: int) -> dict[str, Any]:
+    """A menu of the classes that have colors, light in both themes, as plotly's hover color is."""
+    traces = [first_trace + place for place in range(len(_COLORS))]
+    buttons = [
+        {
+            "method": "restyle",
+            "label": f"{group[0]}–{group[-1]}: {points.names[group[0]]} …",
+            "args": [points.class_values(group), traces],
         }
-        label = f"{group[0]}–{group[-1]}: {names[group[0]]} … {names[group[-1]]}"
-        buttons.append(
-            {"method": "restyle", "label": label, "args": [changes, [*points, *entries]]}
-        )
+        for group in groups
+    ]
     return {
         "buttons": buttons,
         "type": "dropdown",

@@ -224,9 +224,17 @@ def _create_confusion(index: int, run: RunData) -> Figure:
         "y": [f"{names[one.index]} ({100 * one.accuracy:.0f} %)" for one in worst],
         "colorscale": [list(stop) for stop in SEQUENTIAL],
         "zmin": 0,
-        "colorbar": {"title": {"text": "% of the images", "side": "right"}, "thickness": 14},
-        "xgap": 1,
-        "ygap": 1,
+        # Above the map, where it takes no width on a phone.
+        "colorbar": {
+            "orientation": "h",
+            "y": 1.02,
+            "yanchor": "bottom",
+            "thickness": 12,
+            "len": 0.6,
+            "title": {"text": "% of the images of the class", "side": "top"},
+        },
+        "xgap": 0.5,
+        "ygap": 0.5,
         "hovertemplate": "%{y}<br>%{z:.1f} % predicted as %{x}<extra></extra>",
         "hoverongaps": False,
     }
@@ -238,10 +246,10 @@ def _create_confusion(index: int, run: RunData) -> Figure:
         "accuracy), in percent of the images of the class; correct predictions are left blank.",
         (trace,),
         {
-            "xaxis": axis | {"title": {"text": "predicted class"}, "tickangle": -60, "dtick": 1},
+            "xaxis": axis | {"title": {"text": "predicted class"}, "tickangle": -90},
             "yaxis": axis | {"title": {"text": "true class"}, "autorange": "reversed", "dtick": 1},
         },
-        height=190 + 20 * len(rows),
+        height=260 + 20 * len(rows),
     )
 
 

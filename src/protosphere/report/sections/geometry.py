@@ -22,6 +22,7 @@ from protosphere.report.curves import (
     group_methods,
     mean_curve,
     shorten,
+    with_opacity,
 )
 from protosphere.report.plotly_text import plain
 from protosphere.report.run_arrays import (
@@ -91,6 +92,8 @@ def _create_distribution(runs: Sequence[RunData]) -> Figure:
                 "type": "box",
                 "orientation": "h",
                 "name": what,
+                "line": {"color": NEUTRAL, "width": 1.5},
+                "fillcolor": with_opacity(NEUTRAL, 0.6 if name == "class_cosines" else 0.0),
                 "y": [plain(shorten(run.name)) for run in runs],
                 **{
                     key: np.round(column, 5).tolist()
@@ -155,7 +158,15 @@ def _create_heat_map(run: RunData, name: str, binned: Binned, limit: float, inde
         "zmid": 0,
         "zmin": -limit,
         "zmax": limit,
-        "colorbar": {"title": {"text": "cos + 1/(K−1)", "side": "right"}, "thickness": 14},
+        # Above the map, where it takes no width on a phone.
+        "colorbar": {
+            "orientation": "h",
+            "y": 1.02,
+            "yanchor": "bottom",
+            "thickness": 12,
+            "len": 0.6,
+            "title": {"text": "cosine + 1/(K−1)", "side": "top"},
+        },
         "hovertemplate": "%{y} and %{x}<br>"
         + ("" if is_exact else "mean ")
         + "cosine %{z:+.3f} against −1/(K−1)<extra></extra>",
@@ -171,7 +182,7 @@ def _create_heat_map(run: RunData, name: str, binned: Binned, limit: float, inde
     }
     layout = {
         "xaxis": axis | {"tickangle": -90},
-        "yaxis": axis | {"autorange": "reversed", "scaleanchor": "x"},
+        "yaxis": axis | {"autorange": "reversed", "scaleanchor": "x", "constraintoward": "top"},
     }
     size = "" if is_exact else f", averaged over blocks of {binned.edges[1]} × {binned.edges[1]}"
     return Figure(
@@ -179,11 +190,11 @@ def _create_heat_map(run: RunData, name: str, binned: Binned, limit: float, inde
         f"Cosines between {what}: {run.name}",
         f"Deviation of the cosine between each pair of {what} from −1/(K−1) = "
         f"{-1 / (num_classes - 1):.4f}{size}; it is {np.mean(np.abs(entries)):.4f} on average and "
-        f"at most {np.max(np.abs(entries)):.3f}, blank at collapse, red for pairs that are too "
+        f"at most {np.max(np.abs(entries)):.3f}, white at collapse and red for pairs that are too "
         "similar, and the scale is the same for all runs.",
         (trace,),
         layout,
-        height=560,
+        height=620,
     )
 
 
