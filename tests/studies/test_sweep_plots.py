@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from protosphere.report.phase_diagram import best_region, create_diagram, describe_region
+from protosphere.report.sweep_page import write_sweep_page
 from protosphere.runs.sweeps import SweepRecord, SweepTrial
 from protosphere.studies.plots.figures import write_figure
 from protosphere.studies.plots.sweep import plot_sweep
-from protosphere.studies.sweep_plots import write_page
 from protosphere.studies.sweep_settings import parse_setting
 
 LRS, TEMPERATURES = (0.01, 0.1, 1.0), (0.1, 0.2, 0.3)
@@ -138,9 +138,9 @@ def test_pages_and_pictures_of_one_to_three_settings(tmp_path: Path, num_setting
         for i, value in enumerate(values)
     ]
     record = _record(*settings[:num_settings], trials=trials)
-    assert write_page(tmp_path / "sweep.html", record)
+    assert write_sweep_page(tmp_path / "sweep.html", record)
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
-    assert page.count('class="plotly-graph-div"') == (3 if num_settings == 3 else 1)
+    assert page.count('data-figure="') == (3 if num_settings == 3 else 1)
     assert "within one standard error" in page
     write_figure(tmp_path / "sweep.png", plot_sweep(record))
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
@@ -148,7 +148,7 @@ def test_pages_and_pictures_of_one_to_three_settings(tmp_path: Path, num_setting
 
 def test_a_sweep_without_complete_trials_has_no_page(tmp_path: Path) -> None:
     record = _record("optimizer.lr=0.1,0.2", trials=[])
-    assert not write_page(tmp_path / "sweep.html", record)
+    assert not write_sweep_page(tmp_path / "sweep.html", record)
     assert not (tmp_path / "sweep.html").exists()
     with pytest.raises(ValueError, match="a figure needs a complete trial"):
         plot_sweep(record)

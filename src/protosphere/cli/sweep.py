@@ -110,8 +110,8 @@ def sweep(
         from protosphere.cli.signals import catch_signals
         from protosphere.cli.sweep_text import SweepDisplay
         from protosphere.recipes.loading import read_recipe
+        from protosphere.report.sweep_page import write_sweep_page
         from protosphere.studies.sweep import run_sweep
-        from protosphere.studies.sweep_plots import write_page
 
         check_plot(plot, overwrite=overwrite)
         varied = [*(over or []), *(more or [])]
@@ -134,7 +134,7 @@ def sweep(
                 should_stop=stop_requested,
                 report=display,
             )
-        has_page = write_page(out / "sweep.html", record)
+        has_page = write_sweep_page(out / "sweep.html", record)
         if plot is not None and record.best is not None:
             from protosphere.studies.plots.sweep import plot_sweep
 

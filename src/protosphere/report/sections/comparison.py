@@ -70,7 +70,7 @@ def _create_means(title: str, comparison: Comparison) -> Table:
             (
                 f"{metric.name}{_ARROWS[metric.direction]}",
                 *(_format_summary(summary, decimals) for summary in summaries),
-                _describe_best(best.clearly_better_than) if best is not None else "",
+                MISSING if best is None else ", ".join(best.clearly_better_than) or MISSING,
             )
         )
     images = f"{comparison.num_images:,} {comparison.split} images"
@@ -80,16 +80,10 @@ def _create_means(title: str, comparison: Comparison) -> Table:
         "accuracies, calibration errors and nc4_agreement in percent, collapse metrics of the "
         "training images. Higher (↑), lower (↓) or nearer to the value at collapse (→) is better, "
         "and the best mean is bold.",
-        ("Metric", *names, "Best is"),
+        ("Metric", *names, "Best is clearly better than"),
         tuple(rows),
         frozenset(bold),
     )
-
-
-def _describe_best(clearly_better_than: Sequence[str]) -> str:
-    if not clearly_better_than:
-        return "not clear"
-    return f"clearly better than {', '.join(clearly_better_than)}"
 
 
 def _count_runs(comparison: Comparison, method: str) -> str:
