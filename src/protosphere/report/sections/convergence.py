@@ -14,11 +14,18 @@ from protosphere.report.benchmark_rows import (
 from protosphere.report.colors import run_colors
 from protosphere.report.content import Block, Figure, Note, Section, Table
 from protosphere.report.method_plots import Dots, draw_dots
-from protosphere.report.sections.collapse import COLLAPSE_CURVES
 from protosphere.report.sources import ReportData
 from protosphere.report.summaries import Summary, format_summary, summarize
 from protosphere.report.summary_tables import Column, TableRow, create_table
 
+# In the order of the paper's table.
+_METRICS = {
+    "weight_instance_alignment": "Weight–instance alignment",
+    "weight_class_alignment": "Weight–class alignment",
+    "weights_effective_rank": "Effective rank of weights",
+    "intra_effective_rank": "Intra-class effective rank",
+    "inter_effective_rank": "Inter-class effective rank",
+}
 _TO_COLLAPSE = "percent_to_collapse"
 _OF_BASELINE = "percent_of_baseline"
 
@@ -67,9 +74,9 @@ def _find_metrics(groups: Sequence[MethodResults]) -> dict[str, str]:
     found = dict.fromkeys(
         row["metric"] for group in groups for one in group.benchmarks for row in one.rows
     )
-    known = [name for name in COLLAPSE_CURVES if name in found]
-    others = [name for name in found if name not in COLLAPSE_CURVES]
-    return {name: COLLAPSE_CURVES.get(name, name.replace("_", " ")) for name in [*known, *others]}
+    known = [name for name in _METRICS if name in found]
+    others = [name for name in found if name not in _METRICS]
+    return {name: _METRICS.get(name, name.replace("_", " ")) for name in [*known, *others]}
 
 
 def _times(group: MethodResults, metric: str, field: str) -> tuple[list[float], int, int]:
