@@ -1,5 +1,6 @@
 """``protosphere report``: runs, comparisons and sweeps as one HTML page."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +18,23 @@ def report(
             "their comparison.json and sweep.json.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="HTML file to write.", show_default="report.html"),
+    ] = None,
     overwrite: Overwrite = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Show the page at an address of this machine instead, and follow runs in progress "
+            "until Ctrl-C.",
+        ),
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port for --watch.", show_default="any free port", min=0, max=65535),
+    ] = None,
 ) -> None:
     """Write runs, comparisons and sweeps as one HTML page with figures.
 
@@ -29,6 +45,12 @@ def report(
 
     with report_errors():
         check_packages()
+        if watch:
+            _watch(sources, out, port)
+            return
+        if port is not None:
+            raise ValueError("--port must be given together with --watch")
+        out = Path("report.html") if out is None else out
         from protosphere.cli.output_files import check_new_file
         from protosphere.cli.text import count, echo
         from protosphere.report.create import write_report
@@ -41,6 +63,21 @@ def report(
         echo(f"{out}: {shown}")
         for problem in content.problems:
             echo(problem, err=True)
+
+
+def _watch(sources: list[Path], out: Path | None, port: int | None) -> None:
+    """Serve the page until the command is stopped."""
+    from protosphere.cli.signals import catch_signals
+    from protosphere.cli.text import echo
+    from protosphere.report.watch import ReportServer, watch_sources
+
+    if out is not None:
+        raise ValueError("--out cannot be used with --watch, which writes no file")
+    watched = watch_sources(sources)
+    with catch_signals() as stop_requested, ReportServer(watched, port or 0) as server:
+        echo(f"{server.url} shows the runs and follows them; Ctrl-C ends it")
+        sys.stdout.flush()
+        server.serve_until(stop_requested)
 
 
 def check_packages() -> None:

@@ -11,9 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from protosphere.report.content import Note, Section
+from protosphere.report.create import create_report
+from protosphere.report.page import create_page
+from protosphere.report.read import ReportError, read_sources
 from protosphere.runs.folder import RunFolder
 
 ADDRESS = "127.0.0.1"
@@ -150,6 +155,41 @@ class WatchedReport:
             if last is None:
                 return Snapshot(self._fallback(version), version, problem)
             return Snapshot(last.page, last.version, problem)
+
+
+def watch_sources(sources: Sequence[Path]) -> WatchedReport:
+    """Return the report of runs in progress.
+
+    Args:
+        sources: As of a report; a folder may still be empty.
+
+    Raises:
+        ReportError: A source does not exist.
+    """
+    for source in sources:
+        if not source.exists():
+            raise ReportError(f"a source of a report must be a folder or a file, got {source}")
+
+    def build(version: str) -> str:
+        script = _script(version)
+        try:
+            report = read_sources(sources)
+        except ReportError as error:
+            reason = str(error)
+            note = f"{reason[:1].upper()}{reason[1:]}. Runs appear here as soon as they start."
+            section = Section("overview", "Overview", "", (Note(note, "missing"),))
+            return create_page("No run yet", "", [section], live_script=script)
+        return create_report(report, live_script=script)
+
+    def fallback(version: str) -> str:
+        return create_page("No page yet", "", [], live_script=_script(version))
+
+    return WatchedReport(sources, build, fallback)
+
+
+def _script(version: str) -> str:
+    script = resources.files("protosphere.report") / "assets" / "watch.js"
+    return script.read_text(encoding="utf-8").replace("@VERSION@", version)
 
 
 class _Handler(BaseHTTPRequestHandler):
