@@ -52,7 +52,10 @@ def create_section(report: ReportData) -> Section | None:
     blocks.append(
         menu_of_runs("confusion-maps", runs, [*map(_create_confusion, range(len(runs)), runs)])
     )
-    confidences = [*map(_create_confidence, range(len(runs)), runs)]
+    colors = {method.name: method.color for method in methods}
+    confidences = [
+        _create_confidence(index, run, colors[run.method]) for index, run in enumerate(runs)
+    ]
     blocks.append(menu_of_runs("class-confidences", runs, confidences))
     note = describe_missing(report.runs, _NEEDED, "Results by class are not shown")
     blocks += [] if note is None else [note]
@@ -253,7 +256,7 @@ def _create_confusion(index: int, run: RunData) -> Figure:
     )
 
 
-def _create_confidence(index: int, run: RunData) -> Figure:
+def _create_confidence(index: int, run: RunData, color: str) -> Figure:
     arrays = _arrays(run)
     accuracies = 100 * class_accuracies(arrays["confusion"])
     confidences = 100 * arrays["class_confidence"].astype(np.float64)
@@ -276,7 +279,7 @@ def _create_confidence(index: int, run: RunData) -> Figure:
             "x": encode(confidences[known]),
             "y": encode(accuracies[known]),
             "text": [plain(shorten(names[i], 40)) for i in np.flatnonzero(known).tolist()],
-            "marker": {"size": 7, "opacity": 0.75},
+            "marker": {"size": 7, "opacity": 0.75, "color": color},
             "hovertemplate": "%{text}<br>confidence %{x:.1f} %, accuracy %{y:.1f} %<extra></extra>",
             "showlegend": False,
         },

@@ -27,16 +27,16 @@ from protosphere.report.plotly_text import plain
 from protosphere.report.run_shape import feature_dim, num_classes
 from protosphere.report.sources import ReportData, RunData
 
-# In the order of the paper's figure; titles have two lines, to fit on a phone.
+# In the order of the paper's figure.
 COLLAPSE_CURVES = {
-    "train_accuracy": ("Training", "accuracy"),
-    "weight_instance_alignment": ("Weight–instance", "alignment"),
-    "weight_class_alignment": ("Weight–class", "alignment"),
-    "weights_effective_rank": ("Effective rank", "of weights"),
-    "intra_effective_rank": ("Intra-class", "effective rank"),
-    "inter_effective_rank": ("Inter-class", "effective rank"),
+    "train_accuracy": "Training accuracy",
+    "weight_instance_alignment": "Weight–instance alignment",
+    "weight_class_alignment": "Weight–class alignment",
+    "weights_effective_rank": "Effective rank of weights",
+    "intra_effective_rank": "Intra-class effective rank",
+    "inter_effective_rank": "Inter-class effective rank",
 }
-_COLUMNS = 2
+_COLUMNS = 3
 
 
 class RunCurve(NamedTuple):
@@ -147,7 +147,7 @@ def _create_figure(methods: Sequence[Method]) -> Figure | None:
                 method,
                 mean_curve(_scaled(curve.points, metric) for curve in curves),
                 x="{} % of the run",
-                y=f"{' '.join(title).lower()} {{}}" + (" %" if metric == "train_accuracy" else ""),
+                y=f"{title.lower()} {{}}" + (" %" if metric == "train_accuracy" else ""),
                 axes=axes,
                 in_legend=method.name not in named,
             )
@@ -161,9 +161,7 @@ def _create_figure(methods: Sequence[Method]) -> Figure | None:
             traces.append(_create_bound(bound, names, axes, is_only=len(bounds) == 1))
         traces += marks
         layout |= _create_axes(index, rows, suffix, metric)
-        layout["annotations"].append(
-            _create_title(f"({'abcdef'[index]}) {'<br>'.join(title)}", axes)
-        )
+        layout["annotations"].append(_create_title(f"({'abcdef'[index]}) {title}", axes))
     if not any("hovertemplate" in trace for trace in traces):
         return None
     _name_once(traces, "95 % of collapse")
@@ -176,7 +174,7 @@ def _create_figure(methods: Sequence[Method]) -> Figure | None:
         "enters it to stay.",
         tuple(traces),
         layout,
-        height=310 * rows + 60,
+        height=290 * rows + 60,
     )
 
 
@@ -243,7 +241,7 @@ def _name_once(traces: Sequence[dict[str, Any]], name: str) -> None:
 def _create_axes(index: int, rows: int, suffix: str, metric: str) -> dict[str, Any]:
     """The axes of a cell of the grid; the lowest row has the title of the time."""
     row, column = divmod(index, _COLUMNS)
-    gap_x, gap_y = 0.12, 0.12
+    gap_x, gap_y = 0.08, 0.12
     width = (1 - gap_x * (_COLUMNS - 1)) / _COLUMNS
     height = (1 - gap_y * rows) / rows
     left, top = column * (width + gap_x), 1 - gap_y / 2 - row * (height + gap_y)
@@ -271,6 +269,5 @@ def _create_title(text: str, axes: Mapping[str, str]) -> dict[str, Any]:
         "xanchor": "left",
         "y": 1.03,
         "yanchor": "bottom",
-        "align": "left",
         "font": {"size": 12},
     }

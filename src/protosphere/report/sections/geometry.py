@@ -194,7 +194,7 @@ def _create_heat_map(run: RunData, name: str, binned: Binned, limit: float, inde
         "similar, and the scale is the same for all runs.",
         (trace,),
         layout,
-        height=620,
+        height=580,
     )
 
 
