@@ -14,6 +14,8 @@ from protosphere.cli.options import (
     Device,
     Download,
 )
+from protosphere.cli.output_files import Overwrite
+from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,6 +95,8 @@ def corruptions(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the corruptions.", min=0)] = 0,
+    plot: Annotated[Path | None, plot_option("errors by corruption and severity")] = None,
+    overwrite: Overwrite = False,
     batch_size: BatchSize = 256,
     out: Out = Path("runs"),
     recompute: Recompute = False,
@@ -123,6 +127,7 @@ def corruptions(
             run_corruptions,
         )
 
+        check_plot(plot, overwrite=overwrite)
         names = list(dict.fromkeys(corruption or CORRUPTIONS))
         names += [name for name in EXTRA_CORRUPTIONS if extra and name not in names]
         severities = sorted(set(severity or SEVERITIES))
@@ -166,6 +171,8 @@ def corruptions(
                 results.append(_describe(base, rows, reference))
             if all(result.run != str(run.path) for result in results):
                 results.append(_describe(run, measure(run), reference))
+        if plot is not None:
+            _plot(plot, results)
     if as_json:
         typer.echo(to_json({"runs": [_to_record(result) for result in results]}, indent=2))
     else:
@@ -200,6 +207,16 @@ def _to_record(result: _Benchmarked) -> dict[str, Any]:
     record = asdict(result)
     record["summary"] = result.summary._asdict()
     return record
+
+
+def _plot(path: Path, results: "Sequence[_Benchmarked]") -> None:
+    from protosphere.cli.benchmark_table import run_labels
+    from protosphere.cli.text import count
+    from protosphere.studies.plots.corruptions import CorruptedRun, plot_corruptions
+
+    labels = run_labels(result.run for result in results)
+    runs = {labels[result.run]: CorruptedRun(result.summary, result.rows) for result in results}
+    save_plot(path, plot_corruptions(runs), f"errors of {count(len(runs), 'run')}")
 
 
 def _print(results: "Sequence[_Benchmarked]", *, from_disk: bool, has_frost: bool) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,8 @@ from protosphere.cli.benchmark_options import (
     open_runs,
 )
 from protosphere.cli.options import AsJson, CheckpointChoice, Device, Download
+from protosphere.cli.output_files import Overwrite
+from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 
 if TYPE_CHECKING:
     from protosphere.studies.label_noise import LabelNoiseRow
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 def label_noise(
     targets: Targets,
+    plot: Annotated[
+        Path | None, plot_option("accuracies and what becomes of wrongly labeled images")
+    ] = None,
+    overwrite: Overwrite = False,
     out: Out = Path("runs"),
     recompute: Recompute = False,
     checkpoint: CheckpointChoice = None,
@@ -46,6 +52,7 @@ def label_noise(
     with report_errors():
         from protosphere.studies.label_noise import check_label_noise, run_label_noise
 
+        check_plot(plot, overwrite=overwrite)
         results: list[tuple[RunInfo, tuple[LabelNoiseRow, ...]]] = []
         for run in open_runs(
             targets,
@@ -59,11 +66,25 @@ def label_noise(
             with progress_bar(f"label noise, {run.path.name}") as progress:
                 rows = run_label_noise(run, recompute=recompute, progress=progress)
             results.append((describe_run(run), rows))
+        if plot is not None:
+            _plot(plot, results)
     if as_json:
         records = [asdict(run) | {"rows": [asdict(row) for row in rows]} for run, rows in results]
         typer.echo(to_json({"runs": records}, indent=2))
     else:
         _print_results(results)
+
+
+def _plot(path: Path, results: "Sequence[tuple[RunInfo, tuple[LabelNoiseRow, ...]]]") -> None:
+    from protosphere.cli.benchmark_table import run_labels
+    from protosphere.cli.text import count
+    from protosphere.studies.plots.label_noise import plot_label_noise
+
+    labels = run_labels(run.run for run, _ in results)
+    rows = {labels[run.run]: measured for run, measured in results}
+    methods = {labels[run.run]: run.method for run, _ in results}
+    figure = plot_label_noise(rows, methods=methods)
+    save_plot(path, figure, f"label noise of {count(len(rows), 'run')}")
 
 
 def _print_results(results: "Sequence[tuple[RunInfo, tuple[LabelNoiseRow, ...]]]") -> None:

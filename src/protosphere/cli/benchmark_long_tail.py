@@ -18,6 +18,8 @@ from protosphere.cli.benchmark_options import (
     open_runs,
 )
 from protosphere.cli.options import AsJson, CheckpointChoice, Device, Download
+from protosphere.cli.output_files import Overwrite
+from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 
 if TYPE_CHECKING:
     from protosphere.recipes.schema import Recipe
@@ -52,6 +54,8 @@ def long_tail(
             help="Factor of the log class frequency that is subtracted from the head's logits.",
         ),
     ] = 1.0,
+    plot: Annotated[Path | None, plot_option("the accuracies")] = None,
+    overwrite: Overwrite = False,
     out: Out = Path("runs"),
     recompute: Recompute = False,
     checkpoint: CheckpointChoice = None,
@@ -73,6 +77,8 @@ def long_tail(
 
     with report_errors():
         from protosphere.studies.long_tail import check_long_tail, paper_accuracy, run_long_tail
+
+        check_plot(plot, overwrite=overwrite)
 
         def check(recipe: "Recipe") -> None:
             check_long_tail(recipe, download=download)
@@ -97,12 +103,27 @@ def long_tail(
             results.append(
                 _Measured(describe_run(run), run.recipe.data.long_tail, paper_accuracy(run), rows)
             )
+        if plot is not None:
+            _plot(plot, results)
     if as_json:
         records = [asdict(result) for result in results]
         runs = [record.pop("info") | record for record in records]
         typer.echo(to_json({"runs": runs}, indent=2))
     else:
         _print_results(results)
+
+
+def _plot(path: Path, results: Sequence[_Measured]) -> None:
+    from protosphere.cli.benchmark_table import run_labels
+    from protosphere.cli.text import count
+    from protosphere.studies.plots.long_tail import plot_long_tail
+
+    labels = run_labels(result.info.run for result in results)
+    rows = {labels[result.info.run]: result.rows for result in results}
+    paper = {
+        labels[result.info.run]: result.paper for result in results if result.paper is not None
+    }
+    save_plot(path, plot_long_tail(rows, paper=paper), f"accuracies of {count(len(rows), 'run')}")
 
 
 def _print_results(results: Sequence[_Measured]) -> None:

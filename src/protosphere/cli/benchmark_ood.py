@@ -16,6 +16,8 @@ from protosphere.cli.benchmark_options import (
     open_runs,
 )
 from protosphere.cli.options import AsJson, CheckpointChoice, Device, Download
+from protosphere.cli.output_files import Overwrite
+from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +48,8 @@ def ood(
     neighbors: Annotated[
         int, typer.Option(help="Number of neighbors of the score knn.", min=1)
     ] = 50,
+    plot: Annotated[Path | None, plot_option("AUROC and FPR95 of the scores")] = None,
+    overwrite: Overwrite = False,
     out: Out = Path("runs"),
     checkpoint: CheckpointChoice = None,
     overrides: BenchmarkOverrides = None,
@@ -73,6 +77,7 @@ def ood(
         from protosphere.studies.data_sources import load_source
         from protosphere.studies.ood import run_ood
 
+        check_plot(plot, overwrite=overwrite)
         sources = [
             load_source(source, root=root, download=download) for source in dict.fromkeys(against)
         ]
@@ -94,11 +99,23 @@ def ood(
                     progress=progress,
                 )
             results.append((describe_run(run, split), rows))
+        if plot is not None:
+            _plot(plot, results)
     if as_json:
         records = [asdict(run) | {"rows": [asdict(row) for row in rows]} for run, rows in results]
         typer.echo(to_json({"runs": records}, indent=2))
     else:
         _print(results, has_choice=split is not None)
+
+
+def _plot(path: Path, results: "Sequence[tuple[RunInfo, tuple[OodRow, ...]]]") -> None:
+    from protosphere.cli.benchmark_table import run_labels
+    from protosphere.cli.text import count
+    from protosphere.studies.plots.ood import plot_ood
+
+    labels = run_labels(run.run for run, _ in results)
+    rows = {labels[run.run]: measured for run, measured in results}
+    save_plot(path, plot_ood(rows), f"scores of {count(len(rows), 'run')}")
 
 
 def _print(results: "Sequence[tuple[RunInfo, tuple[OodRow, ...]]]", *, has_choice: bool) -> None:

@@ -17,6 +17,8 @@ from protosphere.cli.options import (
     Device,
     Download,
 )
+from protosphere.cli.output_files import Overwrite
+from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 
 if TYPE_CHECKING:
     from protosphere.data.transfer_sets import TargetName, TransferSet
@@ -107,6 +109,8 @@ def transfer(
         bool,
         typer.Option("--no-cache", help="Neither read nor write features in the run folder."),
     ] = False,
+    plot: Annotated[Path | None, plot_option("accuracies by set, and few-shot curves")] = None,
+    overwrite: Overwrite = False,
     batch_size: BatchSize = 256,
     workers: Annotated[
         int, typer.Option(help="Largest number of processes that read image files.", min=0)
@@ -137,6 +141,7 @@ def transfer(
         from protosphere.evaluation.transfer import CLASSIFIERS, DEFAULT_CS, check_cs
         from protosphere.studies.transfer import FINE, fine_set, run_transfer
 
+        check_plot(plot, overwrite=overwrite)
         numbers = _parse_shots(shots or [])
         names = _parse_targets(to)
         check_cs(c or DEFAULT_CS)
@@ -179,6 +184,8 @@ def transfer(
                         progress=progress,
                     )
             results.append(_describe(run, rows))
+        if plot is not None:
+            _plot(plot, results)
     if as_json:
         typer.echo(to_json({"runs": [asdict(result) for result in results]}, indent=2))
     else:
@@ -233,6 +240,17 @@ def _describe(run: "Run", rows: Sequence["TransferRow"]) -> _Transferred:
         tuple(rows),
         {name: value for name, value in values.items() if value is not None},
     )
+
+
+def _plot(path: Path, results: Sequence[_Transferred]) -> None:
+    from protosphere.cli.benchmark_table import run_labels
+    from protosphere.cli.text import count
+    from protosphere.studies.plots.transfer import plot_transfer
+
+    labels = run_labels(result.run for result in results)
+    rows = {labels[result.run]: result.rows for result in results}
+    paper = {labels[result.run]: result.paper for result in results}
+    save_plot(path, plot_transfer(rows, paper=paper), f"transfer of {count(len(rows), 'run')}")
 
 
 def _print_results(results: Sequence[_Transferred], names: Sequence[str]) -> None:

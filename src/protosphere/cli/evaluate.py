@@ -16,6 +16,7 @@ from protosphere.cli.options import (
     RunPath,
 )
 from protosphere.cli.output_files import Overwrite
+from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 
 if TYPE_CHECKING:
     from protosphere.evaluation.evaluate import Evaluation
@@ -64,6 +65,9 @@ def evaluate(
             "of each class.",
         ),
     ] = None,
+    plot: Annotated[
+        Path | None, plot_option("accuracy and confusion of classes and the metrics of collapse")
+    ] = None,
     overwrite: Overwrite = False,
     checkpoint: CheckpointChoice = None,
     overrides: DataOverrides = None,
@@ -87,6 +91,7 @@ def evaluate(
         from protosphere.evaluation.probes import PROBES
         from protosphere.recipes.loading import load_run
 
+        check_plot(plot, overwrite=overwrite)
         if classes_csv is not None:
             check_new_file("--csv", classes_csv, suffixes=(".csv",), overwrite=overwrite)
         names = [name for name in PROBES if probe and (name in probe or Probe.ALL in probe)]
@@ -111,6 +116,17 @@ def evaluate(
                 results.append(result)
                 # A probe may take hours: those that are done are shown at once.
                 echo(evaluate_text.describe_probe(result), err=True)
+        if plot is not None:
+            from protosphere.studies.plots.evaluation import plot_evaluation
+
+            figure = plot_evaluation(
+                evaluation,
+                loaded.class_names,
+                probes=results,
+                split=split or loaded.split,
+                title=loaded.recipe.name,
+            )
+            save_plot(plot, figure, "the evaluation")
     record = {
         "recipe": loaded.recipe.name,
         "step": loaded.step,

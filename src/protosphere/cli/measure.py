@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from protosphere.cli.options import AsJson, DataOverrides, Device
+from protosphere.cli.output_files import Overwrite
+from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 
 if TYPE_CHECKING:
     from protosphere.data.feature_files import FeatureFile
@@ -87,6 +89,10 @@ def measure(
             help="Save features, labels and weights of the run to this new .npz file.",
         ),
     ] = None,
+    plot: Annotated[
+        Path | None, plot_option("metrics, and cosines and spectrum of the class means,")
+    ] = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure how close features of any model are to neural collapse."""
@@ -100,13 +106,14 @@ def measure(
         from protosphere.data.feature_files import read_features, write_features
         from protosphere.metrics import measure_detailed
 
+        check_plot(plot, overwrite=overwrite)
         device = resolve_device(device)
         memory_budget = _num_bytes(memory)
         keys = {"features": features, "labels": labels, "prototypes": prototypes, "bias": bias}
         run_options = {"split": split, "set": overrides, "save": save}
         _refuse_options(keys if path.is_dir() else run_options, path)
         if save is not None:
-            _check_new_npz(save)
+            _check_new_npz(save, overwrite=overwrite)
         if path.is_dir():
             content = _features_of_run(path, split or "train", overrides or [], device)
             if save is not None:
@@ -130,6 +137,8 @@ def measure(
                 progress=progress,
             )
         _check_class_names(names, measurement)
+        if plot is not None:
+            _plot(plot, measurement, content, names, path)
     record = to_record(path, measurement, space, names)
     if as_json:
         typer.echo(to_json(record, indent=2))
@@ -145,6 +154,21 @@ def _features_of_run(path: Path, split: Any, overrides: list[str], device: str) 
         run = load_run(path, overrides=overrides, device=device, progress=progress)
     with progress_bar("computing features") as progress:
         return run.features(split, progress=progress)
+
+
+def _plot(
+    plot: Path,
+    measurement: "Measurement",
+    content: "FeatureFile",
+    names: list[str] | None,
+    path: Path,
+) -> None:
+    from protosphere.studies.plots.measurement import plot_measurement
+
+    figure = plot_measurement(
+        measurement, prototypes=content.prototypes, class_names=names, title=path.resolve().name
+    )
+    save_plot(plot, figure, "the measurement")
 
 
 def _num_bytes(memory: float) -> int:
@@ -163,10 +187,10 @@ def _refuse_options(options: dict[str, Any], path: Path) -> None:
             )
 
 
-def _check_new_npz(save: Path) -> None:
+def _check_new_npz(save: Path, *, overwrite: bool) -> None:
     if save.suffix != ".npz":
         raise ValueError(f"--save must be an .npz file, got {save}")
-    if save.exists():
+    if save.exists() and not overwrite:
         raise ValueError(f"--save must be a new file, got {save}, which exists")
 
 

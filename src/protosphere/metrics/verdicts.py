@@ -10,6 +10,11 @@ from protosphere.metrics.definition import Condition, Sign
 
 Answer = Literal["yes", "nearly", "partly", "no", "not measured"]
 _ANSWERS: tuple[Answer, ...] = ("yes", "nearly", "partly", "no")
+_Thresholds = tuple[float, float, float]
+# Of the effective rank of the class means over the largest one, and of the variation of their
+# norms, which NC2 also depends on.
+_RANK_THRESHOLDS: _Thresholds = (0.99, 0.95, 0.8)
+_NORM_THRESHOLDS: _Thresholds = (0.02, 0.1, 0.3)
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class _Rule:
     condition: Condition
     question: str
     metric: str
-    thresholds: tuple[float, float, float]
+    thresholds: _Thresholds
     explain: Callable[[float], str]
 
 
@@ -136,6 +141,66 @@ def verdicts(
     return results
 
 
+@dataclass(frozen=True)
+class GradedDistance:
+    """Distance of a metric from its value at collapse, 0 at collapse, and how it is graded.
+
+    Attributes:
+        condition: Name of the condition.
+        metric: Name of the metric.
+        meaning: What the distance is, in a few words.
+        distance: The distance.
+        limits: Largest distances for "yes", "nearly" and "partly"; beyond them the answer is "no".
+    """
+
+    condition: Condition
+    metric: str
+    meaning: str
+    distance: float
+    limits: tuple[float, float, float]
+
+
+def graded_distances(
+    values: Mapping[str, float], num_classes: int, dim: int
+) -> list[GradedDistance]:
+    """Return the distances from collapse that the answers of :func:`verdicts` depend on.
+
+    Args:
+        values: Metric values, as returned by :func:`protosphere.metrics.measure`; those of metrics
+            that were not measured are left out.
+        num_classes: Number of classes K.
+        dim: Dimension d of the features.
+
+    >>> graded_distances({"nc4_agreement": 0.75}, 10, 512)[0].distance
+    0.25
+    """
+    nc1, nc2, nc3, nc4 = (rule.thresholds for rule in _RULES)
+    max_rank = min(num_classes - 1, dim)
+    rows: list[tuple[Condition, str, str, Callable[[float], float], _Thresholds]] = [
+        ("NC1", "nc1_ratio", "within/between-class variance", float, nc1),
+        ("NC2", "nc2_simplex", "cosines of class means", float, nc2),
+        (
+            "NC2",
+            "inter_effective_rank",
+            "missing rank of class means",
+            lambda rank: 1 - rank / max_rank,
+            _RANK_THRESHOLDS,
+        ),
+        ("NC2", "nc2_norms", "norms of class means", float, _NORM_THRESHOLDS),
+        ("NC3", "nc3_cosine", "prototypes and class means", float, nc3),
+        ("NC4", "nc4_agreement", "disagreement with nearest mean", lambda value: 1 - value, nc4),
+    ]
+    results = []
+    for condition, metric, meaning, distance, (yes, nearly, partly) in rows:
+        if metric in values:
+            is_reversed = yes > partly
+            limits = tuple(1 - one if is_reversed else one for one in (yes, nearly, partly))
+            results.append(
+                GradedDistance(condition, metric, meaning, distance(values[metric]), limits)  # type: ignore[arg-type]
+            )
+    return results
+
+
 def _judge(
     rule: _Rule,
     values: Mapping[str, float],
@@ -171,10 +236,10 @@ def _judge_simplex(
     answers = [answer]
     max_rank = min(num_classes - 1, dim)
     if (rank := values.get("inter_effective_rank")) is not None:
-        answers.append(_grade(rank / max_rank, (0.99, 0.95, 0.8)))
+        answers.append(_grade(rank / max_rank, _RANK_THRESHOLDS))
         explanation += f", their effective rank is {rank:.1f} of {max_rank}"
     if (variation := values.get("nc2_norms")) is not None:
-        answers.append(_grade(variation, (0.02, 0.1, 0.3)))
+        answers.append(_grade(variation, _NORM_THRESHOLDS))
         explanation += f", and their norms vary by {100 * variation:.1f}%"
     if num_classes == 2:
         explanation = "two centered class means are always opposite"
@@ -183,7 +248,7 @@ def _judge_simplex(
     return max(answers, key=_ANSWERS.index), explanation
 
 
-def _grade(value: float, thresholds: tuple[float, float, float]) -> Answer:
+def _grade(value: float, thresholds: _Thresholds) -> Answer:
     higher_is_better = thresholds[0] > thresholds[-1]
     for answer, threshold in zip(_ANSWERS, thresholds, strict=False):
         if value >= threshold if higher_is_better else value <= threshold:

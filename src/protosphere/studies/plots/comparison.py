@@ -84,5 +84,6 @@ def _draw_metric(axes: Any, comparison: Comparison, metric: ComparedMetric) -> N
     axes.set_yticks(range(len(rows)), [label(row.method) for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
+    axes.locator_params(axis="x", nbins=5)
     axes.set_title(metric.name.replace("_", " "))
     axes.set_xlabel(f"difference{unit}\n{_BETTER[metric.direction]}")

@@ -37,12 +37,16 @@ def plot_convergence(
     for axes, metric in zip(panels, metrics, strict=True):
         axes.set_title(metric.replace("_", " "))
         axes.set_xlabel("training progress in %")
-        axes.set_ylabel(metric.replace("_", " "))
+        is_rank = metric.endswith("effective_rank")
+        axes.set_ylabel("effective rank" if is_rank else "mean squared distance")
         for name, points in curves.items():
             row = next(row for row in rows[name] if row.metric == metric)
             own = [point for point in points if point.metric == metric]
             _draw_curve(axes, name, drawn_as[name], own, row)
     draw_legend(figure, panels)
+    figure.suptitle(
+        "Circle: the moving average stays within 95 % of collapse from here on", fontsize=9
+    )
     return figure
 
 

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 _COLUMNS = 3
-_LONGEST_NAME = 24
+_LONGEST_NAME = 28
 # Values are written on bars if there are at most so many.
 _MAX_VALUES = 24
+# With more bars, the values on them are turned.
+_MAX_UPRIGHT = 9
+_WIDEST_BAR = 0.3
 _HATCHES = ("", "///", "...", "xxx")
 _LINES = ("-", "--", ":", "-.")
-_MARKERS = "osD^vP*X"
+_MARKERS = "os^vP*Xd"
 # The default of matplotlib with these changes, whatever the user's matplotlibrc says.
 _STYLE: Mapping[str, Any] = {
     "font.size": 9,
@@ -198,32 +201,71 @@ def draw_bars(
 
     Args:
         axes: Axes to draw into.
-        groups: Texts below the groups.
+        groups: Texts below the groups; names of users go through :func:`label` before.
         series: Value in each group, by the name of a run or a classifier.
         drawn_as: How each name is drawn.
     """
     drawn_as = looks(list(series)) if drawn_as is None else drawn_as
-    width = 0.8 / max(1, len(series))
-    has_values = len(series) * len(groups) <= _MAX_VALUES
+    num_bars = len(series) * len(groups)
     for index, (name, values) in enumerate(series.items()):
         look = drawn_as[name]
         known = [(place, value) for place, value in enumerate(values) if value is not None]
         bars = axes.bar(
-            [place + (index + 0.5) * width - 0.4 for place, _ in known],
+            [bar_position(place, index, len(series)) for place, _ in known],
             [value for _, value in known],
-            width=0.92 * width,
+            width=0.92 * _bar_width(len(series)),
             color=look.color,
             hatch=look.hatch,
             edgecolor="white",
             linewidth=0,
             label=label(name),
         )
-        if has_values:
-            axes.bar_label(bars, fmt="%.1f", fontsize=6.5, padding=1.5, rotation=90)
-    axes.set_xticks(range(len(groups)), [label(group) for group in groups])
+        if num_bars <= _MAX_VALUES:
+            upright = 90 if num_bars > _MAX_UPRIGHT else 0
+            axes.bar_label(bars, fmt="%.1f", fontsize=6.5, padding=1.5, rotation=upright)
+    axes.set_xticks(range(len(groups)), groups)
     axes.set_xlim(-0.6, len(groups) - 0.4)
     axes.grid(visible=False, axis="x")
     axes.tick_params(axis="x", length=0)
+
+
+def _bar_width(num_series: int) -> float:
+    return min(_WIDEST_BAR, 0.8 / max(1, num_series))
+
+
+def bar_position(place: int, index: int, num_series: int) -> float:
+    """Return where the middle of a bar of :func:`draw_bars` is.
+
+    Args:
+        place: Index of the group.
+        index: Index of the series.
+        num_series: Number of series.
+
+    >>> bar_position(1, 0, 1)
+    1.0
+    """
+    return place + (index - (num_series - 1) / 2) * _bar_width(num_series)
+
+
+def draw_paper(axes: Any, points: Sequence[tuple[float, float]], text: str = "the paper") -> None:
+    """Draw numbers of the paper as diamonds, which no run has.
+
+    Args:
+        axes: Axes to draw into.
+        points: Where they are.
+        text: Text of the legend.
+    """
+    if points:
+        axes.plot(
+            [x for x, _ in points],
+            [y for _, y in points],
+            "D",
+            color="white",
+            markeredgecolor="black",
+            markersize=5.5,
+            zorder=4,
+            label=text,
+        )
 
 
 def draw_legend(figure: "Figure", all_axes: Sequence[Any]) -> None:
@@ -239,6 +281,8 @@ def draw_legend(figure: "Figure", all_axes: Sequence[Any]) -> None:
             handles.setdefault(name, handle)
     if len(handles) < 2:
         return
+    # Numbers of the paper and other references follow the runs.
+    handles = dict(sorted(handles.items(), key=lambda item: item[0].startswith("the paper")))
     longest = max(map(len, handles))
     room = int(figure.get_figwidth() / (0.075 * longest + 0.6))
     figure.legend(

@@ -44,7 +44,15 @@ def plot_reliability(diagrams: "Mapping[str, Sequence[ReliabilityRow]]") -> "Fig
             color = drawn_as[text].color
             axes.plot(confidences, accuracies, ".-", label=text, color=color)
             areas = [_LARGEST_AREA * row.num_samples / total for row in filled]
-            axes.scatter(confidences, accuracies, s=areas, color=color, alpha=0.25, linewidths=0)
+            axes.scatter(
+                confidences,
+                accuracies,
+                s=areas,
+                color=color,
+                alpha=0.25,
+                linewidths=0,
+                clip_on=False,
+            )
         axes.set_xlim(-2, 102)
         axes.set_ylim(-2, 102)
         axes.set_aspect("equal")
