@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 
 from protosphere.report.benchmark_rows import Benchmark, MethodResults, number, result_label
-from protosphere.report.colors import NEUTRAL
+from protosphere.report.colors import NEUTRAL, PALETTE
 from protosphere.report.content import Block, Choice, Figure
 from protosphere.report.curves import shorten
-from protosphere.report.method_plots import Dots, draw_dots
+from protosphere.report.method_plots import Dots, Style, draw_dots
 from protosphere.report.summaries import Summary
 from protosphere.report.summary_tables import Column, TableRow, create_table
 
 _CLASSIFIERS = {"head": "trained head", "class_means": "class means"}
 _STATES = {"before": "before scaling", "after": "after scaling"}
+# Fraction of the images that a bin must have to be drawn: others show noise.
+_LEAST_IMAGES = 0.002
 # Classifier, state and name of a number.
 _CalibrationKey = tuple[str, str, str]
 
@@ -25,12 +27,11 @@ def _calibration_values(benchmark: Benchmark) -> dict[_CalibrationKey, float]:
     }
 
 
-def show_calibration(groups: Sequence[MethodResults], colors: Mapping[str, str]) -> list[Block]:
+def show_calibration(groups: Sequence[MethodResults]) -> list[Block]:
     """Return a table and a figure of calibration errors before and after temperature scaling.
 
     Args:
         groups: Results of the benchmark ``calibration``.
-        colors: Color of each method.
     """
     values = [group.summarize(_calibration_values) for group in groups]
     classifiers = {
@@ -71,7 +72,7 @@ def show_calibration(groups: Sequence[MethodResults], colors: Mapping[str, str])
         optional=("Data", "Classifier"),
     )
     options = [
-        (label, _draw_errors(index, name, label, groups, values, colors))
+        (label, _draw_errors(index, name, label, groups, values))
         for index, (name, label) in enumerate(classifiers.items())
     ]
     return [table, Choice("calibration-errors", "Classifier", tuple(options))]
@@ -83,19 +84,17 @@ def _draw_errors(
     label: str,
     groups: Sequence[MethodResults],
     values: Sequence[Mapping[_CalibrationKey, Summary]],
-    colors: Mapping[str, str],
 ) -> Figure:
     labels = [result_label(group, groups) for group in groups]
     dots = [
         Dots(
             state_label,
-            NEUTRAL if state == "before" else next(iter(colors.values())),
+            Style(NEUTRAL, "circle-open") if state == "before" else Style(PALETTE[0]),
             {
                 name: found
                 for name, one in zip(labels, values, strict=True)
                 if (found := one.get((classifier, state, "ece")))
             },
-            "circle-open" if state == "before" else "circle",
         )
         for state, state_label in _STATES.items()
     ]
@@ -111,12 +110,12 @@ def _draw_errors(
     )
 
 
-def draw_reliability(groups: Sequence[MethodResults], colors: Mapping[str, str]) -> list[Block]:
+def draw_reliability(groups: Sequence[MethodResults], styles: Mapping[str, Style]) -> list[Block]:
     """Return reliability diagrams; nothing if there are no images in any bin.
 
     Args:
         groups: Results of the benchmark ``reliability``.
-        colors: Color of each method.
+        styles: Style of each method.
     """
     options: list[tuple[str, Figure]] = []
     classifiers = dict.fromkeys(
@@ -128,7 +127,7 @@ def draw_reliability(groups: Sequence[MethodResults], colors: Mapping[str, str])
             if not any(bins.values()):
                 continue
             label = f"{result_label(group, groups)}, {_CLASSIFIERS.get(name, name)}"
-            figure = _draw_bins(len(options), label, bins, colors[group.method])
+            figure = _draw_bins(len(options), label, bins, styles[group.method].color)
             options.append((label, figure))
     return [Choice("reliability", "Method and classifier", tuple(options))] if options else []
 
@@ -152,7 +151,12 @@ def _merge_bins(
                 old[1] + count * accuracy,
                 old[2] + count,
             )
-    return [(one[0] / one[2], one[1] / one[2], one[2]) for _, one in sorted(sums.items())]
+    least = _LEAST_IMAGES * sum(one[2] for one in sums.values())
+    return [
+        (one[0] / one[2], one[1] / one[2], one[2])
+        for _, one in sorted(sums.items())
+        if one[2] >= least
+    ]
 
 
 def _draw_bins(
@@ -207,7 +211,8 @@ def _draw_bins(
         f"reliability-{index}",
         f"Reliability diagram: {shorten(label, 60)}",
         "Accuracy of the images whose confidence lies in the same bin; on the diagonal confidences "
-        "are right, below it they are too high, and larger markers stand for more images.",
+        "are right, below it they are too high, and larger markers stand for more images. Bins "
+        "with fewer than 0.2 % of the images are left out.",
         tuple(traces),
         {
             "xaxis": {"title": {"text": "mean confidence (%)"}, "range": [-2, 102]},

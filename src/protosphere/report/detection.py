@@ -10,7 +10,7 @@ from protosphere.report.benchmark_rows import (
     text,
 )
 from protosphere.report.content import Block, Choice, Note, Table
-from protosphere.report.method_plots import Dots, draw_dots
+from protosphere.report.method_plots import Dots, Style, draw_dots
 from protosphere.report.summaries import Better, Summary, format_number
 from protosphere.report.summary_tables import Column, TableRow, create_table
 
@@ -43,12 +43,12 @@ def _ood_values(benchmark: Benchmark) -> dict[_OodKey, float]:
     }
 
 
-def show_detection(groups: Sequence[MethodResults], colors: Mapping[str, str]) -> Sequence[Block]:
+def show_detection(groups: Sequence[MethodResults], styles: Mapping[str, Style]) -> Sequence[Block]:
     """Return tables and a figure of how well scores tell images of other data apart.
 
     Args:
         groups: Results of the benchmark ``ood``.
-        colors: Color of each method.
+        styles: Style of each method.
     """
     values = [group.summarize(_ood_values) for group in groups]
     others = list(dict.fromkeys(key[0] for one in values for key in one))
@@ -78,7 +78,7 @@ def show_detection(groups: Sequence[MethodResults], colors: Mapping[str, str]) -
             "higher",
         ),
         Note(f"Scores, higher for images that look known. {'; '.join(known)}."),
-        _draw_ood(groups, values, scores, colors),
+        _draw_ood(groups, values, scores, styles),
         _create_table(
             "Out-of-distribution detection: FPR95",
             "Percentage of the other images that is accepted at the threshold that accepts 95 % of "
@@ -108,7 +108,7 @@ def _draw_ood(
     groups: Sequence[MethodResults],
     values: Sequence[Mapping[_OodKey, Summary]],
     scores: Sequence[str],
-    colors: Mapping[str, str],
+    styles: Mapping[str, Style],
 ) -> Choice:
     sources = dict.fromkeys(group.data for group in groups)
     pairs = dict.fromkeys(
@@ -126,7 +126,7 @@ def _draw_ood(
             dots=[
                 Dots(
                     result_label(group, groups),
-                    colors[group.method],
+                    styles[group.method],
                     {
                         score: found
                         for score in scores

@@ -24,7 +24,7 @@ OUTCOMES = {
     "worse": ("clearly worse", BAD, "circle"),
     "different": ("clearly different", NEUTRAL, "circle"),
     "not clear": ("not clear", NEUTRAL, "circle-open"),
-    None: ("one seed, not tested", NEUTRAL, "circle-open"),
+    None: ("not tested", NEUTRAL, "circle-open"),
 }
 
 
@@ -159,7 +159,7 @@ def _draw_seeds(
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": "one seed",
+        "name": "single seeds",
         "x": [scale * difference for _, _, _, difference in points],
         "y": [place + 0.22 for place, _, _, _ in points],
         "text": [

@@ -3,20 +3,37 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
-from protosphere.report.colors import NEUTRAL
+from protosphere.report.colors import NEUTRAL, PALETTE, run_colors, run_dashes
 from protosphere.report.content import Figure
 from protosphere.report.curves import shorten
 from protosphere.report.plotly_text import plain
+from protosphere.report.sources import ReportData
 from protosphere.report.summaries import Summary, format_summary
 
 # Pixels of a figure of dots: everything but the rows, and limits of a row.
-_FRAME, _ROW, _LARGEST_ROW, _DOT = 130, 34, 110, 10
+_FRAME, _ROW, _LARGEST_ROW, _DOT = 120, 34, 110, 10
+_LEGEND_LINE, _LABEL_LINE, _MAX_LEGEND = 19, 15, 12
 # Characters of a line of a label.
 _LABEL_WIDTH = 18
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")
 # Fraction of a row that dots of different methods are spread over.
 _SPREAD = 0.7
+
+
+class Style(NamedTuple):
+    """How figures show a method.
+
+    Attributes:
+        color: Color.
+        symbol: Symbol of plotly.
+        dash: Line style of plotly.
+    """
+
+    color: str
+    symbol: str = "circle"
+    dash: str = "solid"
 
 
 @dataclass(frozen=True)
@@ -25,15 +42,13 @@ class Dots:
 
     Attributes:
         name: Name of the method, as plain text.
-        color: Color.
+        style: Color and symbol.
         values: Summaries by category.
-        symbol: Symbol of plotly.
     """
 
     name: str
-    color: str
+    style: Style
     values: Mapping[str, Summary]
-    symbol: str = "circle"
 
 
 @dataclass(frozen=True)
@@ -42,15 +57,29 @@ class Line:
 
     Attributes:
         name: Name of the method, as plain text.
-        color: Color.
+        style: Color, symbol and line style.
         points: Position and summary of each point.
-        dash: Line style of plotly.
     """
 
     name: str
-    color: str
+    style: Style
     points: Sequence[tuple[float, Summary]]
-    dash: str = "solid"
+
+
+def method_styles(report: ReportData) -> dict[str, Style]:
+    """Return how figures show each method, the same in all of them.
+
+    Args:
+        report: The report. From the ninth method on colors repeat, with other symbols and lines.
+    """
+    methods = list(dict.fromkeys(run.method for run in report.runs))
+    colors, dashes = run_colors(methods), run_dashes(methods)
+    return {
+        method: Style(
+            colors[method], _SYMBOLS[index // len(PALETTE) % len(_SYMBOLS)], dashes[method]
+        )
+        for index, method in enumerate(methods)
+    }
 
 
 def draw_dots(
@@ -100,16 +129,17 @@ def draw_dots(
                 "y": [places[row] + _offset(one, row, drawn, most) for row in rows],
                 "text": texts,
                 "hoverinfo": "text",
-                "marker": {"color": one.color, "size": 9, "symbol": one.symbol},
-                "error_x": _error_bars(summaries, scale, one.color),
+                "marker": {"color": one.style.color, "size": 9, "symbol": one.style.symbol},
+                "error_x": _error_bars(summaries, scale, one.style.color),
             }
         )
+    labels = [_wrap(categories[row]) for row in shown]
     layout: dict[str, Any] = {
         "xaxis": {"title": {"text": value_title}, **(axis or {})},
         "yaxis": {
             "tickmode": "array",
             "tickvals": list(places.values()),
-            "ticktext": [_wrap(categories[row]) for row in shown],
+            "ticktext": labels,
             "range": [len(shown) - 0.5, -0.5],
             "showgrid": False,
             "zeroline": False,
@@ -131,9 +161,11 @@ def draw_dots(
         "hovermode": "closest",
         "showlegend": len(drawn) > 1,
     }
-    row_height = min(max(_ROW, _DOT * most), _LARGEST_ROW)
-    height = max(_FRAME + row_height * len(shown) + 20 * ((len(drawn) + 1) // 2), 260)
-    return Figure(name, title, meaning, tuple(traces), layout, height=height)
+    label_lines = max((label.count("<br>") + 1 for label in labels), default=1)
+    row_height = max(_ROW, min(_DOT * most, _LARGEST_ROW), _LABEL_LINE * label_lines + 8)
+    # On a phone each entry of the legend has a line of its own.
+    height = _FRAME + row_height * len(shown) + _LEGEND_LINE * min(len(drawn), _MAX_LEGEND)
+    return Figure(name, title, meaning, tuple(traces), layout, height=max(height, 240))
 
 
 def _offset(one: Dots, row: str, drawn: Sequence[Dots], most: int) -> float:
@@ -191,9 +223,9 @@ def draw_lines(
                     for x, summary in line.points
                 ],
                 "hoverinfo": "text",
-                "line": {"color": line.color, "dash": line.dash, "width": 2},
-                "marker": {"color": line.color, "size": 7},
-                "error_y": _error_bars(summaries, scale, line.color),
+                "line": {"color": line.style.color, "dash": line.style.dash, "width": 2},
+                "marker": {"color": line.style.color, "size": 7, "symbol": line.style.symbol},
+                "error_y": _error_bars(summaries, scale, line.style.color),
             }
         )
     layout = {
@@ -202,7 +234,8 @@ def draw_lines(
         "hovermode": "closest",
         "showlegend": len(lines) > 1,
     }
-    return Figure(name, title, meaning, tuple(traces), layout)
+    height = 380 + _LEGEND_LINE * min(len(lines), _MAX_LEGEND)
+    return Figure(name, title, meaning, tuple(traces), layout, height=height)
 
 
 def _error_bars(summaries: Sequence[Summary], scale: float, color: str) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from protosphere.report.benchmark_rows import (
     seed_note,
     text,
 )
-from protosphere.report.colors import run_colors
 from protosphere.report.content import Block, Figure, Note, Section, Table
-from protosphere.report.method_plots import Dots, draw_dots
+from protosphere.report.method_plots import Dots, Style, draw_dots, method_styles
 from protosphere.report.sources import ReportData
 from protosphere.report.summaries import Summary, format_summary, summarize
 from protosphere.report.summary_tables import Column, TableRow, create_table
@@ -44,7 +43,7 @@ def create_section(report: ReportData) -> Section | None:
     blocks: list[Block] = []
     if table := _create_table(groups, metrics, _TO_COLLAPSE):
         blocks.append(table)
-    figure = _draw_times(groups, metrics, run_colors(run.method for run in report.runs))
+    figure = _draw_times(groups, metrics, method_styles(report))
     if figure.data:
         blocks.append(figure)
     if table := _create_table(groups, metrics, _OF_BASELINE):
@@ -176,11 +175,11 @@ def _name_baselines(groups: Sequence[MethodResults]) -> list[Note]:
 
 
 def _draw_times(
-    groups: Sequence[MethodResults], metrics: Mapping[str, str], colors: Mapping[str, str]
+    groups: Sequence[MethodResults], metrics: Mapping[str, str], styles: Mapping[str, Style]
 ) -> Figure:
     dots = []
     for group in groups:
-        label, color = result_label(group, groups), colors[group.method]
+        label, style = result_label(group, groups), styles[group.method]
         values = {
             metric: summary
             for metric in metrics
@@ -192,14 +191,14 @@ def _draw_times(
             if (value := _paper(group, metric, _TO_COLLAPSE)) is not None
         }
         dots += [
-            Dots(label, color, values),
-            Dots(f"{label}: paper", color, paper, "diamond-open"),
+            Dots(label, style, values),
+            Dots(f"{label}: paper", style._replace(symbol=f"{style.symbol}-open"), paper),
         ]
     return draw_dots(
         "convergence-times",
         "Time to 95 % of neural collapse",
         "Percentage of the run until each metric stays within 95 % of its value at collapse; "
-        "farther left is faster, runs that never get there have no dot, and open diamonds are the "
+        "farther left is faster, runs that never get there have no dot, and open symbols are the "
         "paper's numbers.",
         categories=metrics,
         dots=dots,

@@ -13,9 +13,8 @@ from protosphere.report.benchmark_rows import (
     result_label,
     seed_note,
 )
-from protosphere.report.colors import run_colors
 from protosphere.report.content import Figure, Note, Section, Table
-from protosphere.report.method_plots import Dots, Line, draw_dots, draw_lines
+from protosphere.report.method_plots import Dots, Line, Style, draw_dots, draw_lines, method_styles
 from protosphere.report.paper import paper_value
 from protosphere.report.sources import ReportData
 from protosphere.report.summaries import Summary
@@ -68,14 +67,14 @@ def create_section(report: ReportData) -> Section | None:
         )
     ]
     values = [group.summarize(_errors) for group in groups]
-    colors = run_colors(run.method for run in report.runs)
+    styles = method_styles(report)
     notes += _find_incomplete(benchmarks)
     caveat = seed_note(groups)
     figures = [
         figure
         for figure in (
-            _draw_corruptions(groups, values, colors),
-            _draw_severities(groups, values, colors),
+            _draw_corruptions(groups, values, styles),
+            _draw_severities(groups, values, styles),
         )
         if figure.data
     ]
@@ -199,7 +198,7 @@ _PAPER = ("clean_error", "mce")
 def _draw_corruptions(
     groups: Sequence[MethodResults],
     values: Sequence[Mapping[_Key, Summary]],
-    colors: Mapping[str, str],
+    styles: Mapping[str, Style],
 ) -> Figure:
     names = dict.fromkeys(key[0] for one in values for key in one if key[1] or key == _CLEAN)
     others = [name for name in names if name not in ALEXNET_ERRORS and name not in _NO_CORRUPTION]
@@ -217,7 +216,7 @@ def _draw_corruptions(
         dots=[
             Dots(
                 result_label(group, groups),
-                colors[group.method],
+                styles[group.method],
                 {name: found for name in categories if (found := one.get((name, 0)))},
             )
             for group, one in zip(groups, values, strict=True)
@@ -232,7 +231,7 @@ _NO_CORRUPTION = ("clean", "mean", "mce", "class means")
 def _draw_severities(
     groups: Sequence[MethodResults],
     values: Sequence[Mapping[_Key, Summary]],
-    colors: Mapping[str, str],
+    styles: Mapping[str, Style],
 ) -> Figure:
     lines = []
     for group, errors in zip(groups, values, strict=True):
@@ -244,7 +243,7 @@ def _draw_severities(
         if _CLEAN in errors and points:
             points.insert(0, (0.0, errors[_CLEAN]))
         if points:
-            lines.append(Line(result_label(group, groups), colors[group.method], points))
+            lines.append(Line(result_label(group, groups), styles[group.method], points))
     return draw_lines(
         "corruptions-by-severity",
         "Error by severity",

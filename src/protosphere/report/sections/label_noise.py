@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from protosphere.report.benchmark_rows import (
     Benchmark,
     MethodResults,
+    describe_data,
     group_results,
     number,
     read_benchmarks,
     seed_note,
 )
-from protosphere.report.colors import run_colors
 from protosphere.report.content import Choice, Figure, Section, Table
-from protosphere.report.method_plots import Dots, Line, draw_dots, draw_lines
+from protosphere.report.method_plots import Dots, Line, Style, draw_dots, draw_lines, method_styles
 from protosphere.report.names import find_differences
 from protosphere.report.sources import ReportData, RunData
 from protosphere.report.summaries import Summary, summarize
@@ -37,13 +37,13 @@ class _Family:
 
     Attributes:
         name: Name of the recipe.
-        color: Color.
+        style: Color and symbol.
         members: Results by kind and fraction of the noise.
         clean: Runs of the same recipe without noise.
     """
 
     name: str
-    color: str
+    style: Style
     members: Mapping[_Place, MethodResults]
     clean: tuple[RunData, ...]
 
@@ -105,7 +105,7 @@ def _find_families(report: ReportData, groups: Sequence[MethodResults]) -> list[
             found.append({place: group})
         else:
             family[place] = group
-    colors = run_colors(run.method for run in report.runs)
+    styles = method_styles(report)
     names = [str(_run(one).recipe.get("name", "")) for one in found]
     families = []
     for name, members in zip(names, found, strict=True):
@@ -113,7 +113,7 @@ def _find_families(report: ReportData, groups: Sequence[MethodResults]) -> list[
         families.append(
             _Family(
                 name if name and names.count(name) == 1 else method,
-                colors[method],
+                styles[method],
                 members,
                 tuple(
                     run
@@ -132,8 +132,11 @@ def _run(members: Mapping[_Place, MethodResults]) -> RunData:
 def _is_family(one: RunData, other: RunData) -> bool:
     """Whether two runs differ only in their noise and their seed."""
     differences = find_differences(one.recipe, other.recipe)
-    is_named_alike = one.recipe.get("name") == other.recipe.get("name")
-    return is_named_alike and all(key.startswith("data.label_noise") for key in differences)
+    names = [
+        (run.recipe.get("name"), run.class_names, describe_data(run).partition(", label noise")[0])
+        for run in (one, other)
+    ]
+    return names[0] == names[1] and all(key.startswith("data.label_noise") for key in differences)
 
 
 def _has_noise(run: RunData) -> bool:
@@ -212,7 +215,7 @@ def _draw_accuracy(index: int, classifier: str, label: str, families: Sequence[_
                 has_clean = True
             if points:
                 name = family.name if len(noises) == 1 else f"{family.name}, {noise}"
-                lines.append(Line(name, family.color, points, dash))
+                lines.append(Line(name, family.style._replace(dash=dash), points))
     start = " At 0 % stand runs of the same recipes without noise." if has_clean else ""
     ticks = sorted({x for line in lines for x, _ in line.points})
     return draw_lines(
@@ -243,7 +246,7 @@ def _draw_memorized(families: Sequence[_Family], classifier: tuple[str, str]) ->
             for kind in ("memorized", "corrected"):
                 if (name, kind) in found:
                     values[f"{kind} {place}"] = found[name, kind]
-        dots.append(Dots(family.name, family.color, values))
+        dots.append(Dots(family.name, family.style, values))
     return draw_dots(
         "label-noise-memorized",
         f"What becomes of wrongly labeled images: {label}",

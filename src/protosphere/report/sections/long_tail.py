@@ -14,9 +14,8 @@ from protosphere.report.benchmark_rows import (
     result_label,
     seed_note,
 )
-from protosphere.report.colors import run_colors
 from protosphere.report.content import Choice, Figure, Section, Table
-from protosphere.report.method_plots import Dots, draw_dots
+from protosphere.report.method_plots import Dots, Style, draw_dots, method_styles
 from protosphere.report.paper import paper_value
 from protosphere.report.sources import ReportData
 from protosphere.report.summaries import Summary, format_summary
@@ -57,16 +56,16 @@ def create_section(report: ReportData) -> Section | None:
         for name in dict.fromkeys(key[0] for one in values for key in one)
         if name != _SAME_ACCURACY
     }
-    colors = run_colors(run.method for run in report.runs)
+    styles = method_styles(report)
     figures = [
-        (label, _draw_groups(groups, values, index, name, colors))
+        (label, _draw_groups(groups, values, index, name, styles))
         for index, (name, label) in enumerate(classifiers.items())
     ]
     blocks = (
         _create_group_table(groups, values),
         Choice("long-tail-groups", "Classifier", tuple(figures)),
         _create_classifier_table(groups, values, classifiers),
-        _draw_classifiers(groups, values, classifiers, colors),
+        _draw_classifiers(groups, values, classifiers, styles),
     )
     caveat = seed_note(groups)
     return Section(
@@ -160,7 +159,7 @@ def _draw_groups(
     values: _Values,
     index: int,
     classifier: str,
-    colors: Mapping[str, str],
+    styles: Mapping[str, Style],
 ) -> Figure:
     label = CLASSIFIERS.get(classifier, classifier)
     return draw_dots(
@@ -172,7 +171,7 @@ def _draw_groups(
         dots=[
             Dots(
                 result_label(group, groups),
-                colors[group.method],
+                styles[group.method],
                 {part: found for part in _GROUPS if (found := one.get((classifier, part)))},
             )
             for group, one in zip(groups, values, strict=True)
@@ -185,7 +184,7 @@ def _draw_classifiers(
     groups: Sequence[MethodResults],
     values: _Values,
     classifiers: Mapping[str, str],
-    colors: Mapping[str, str],
+    styles: Mapping[str, Style],
 ) -> Figure:
     return draw_dots(
         "long-tail-classifiers",
@@ -196,7 +195,7 @@ def _draw_classifiers(
         dots=[
             Dots(
                 result_label(group, groups),
-                colors[group.method],
+                styles[group.method],
                 {name: found for name in classifiers if (found := one.get((name, "all")))},
             )
             for group, one in zip(groups, values, strict=True)

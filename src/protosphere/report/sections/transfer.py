@@ -12,9 +12,8 @@ from protosphere.report.benchmark_rows import (
     result_label,
     seed_note,
 )
-from protosphere.report.colors import run_colors
 from protosphere.report.content import Block, Choice, Figure, Section, Table
-from protosphere.report.method_plots import Dots, Line, draw_dots, draw_lines
+from protosphere.report.method_plots import Dots, Line, Style, draw_dots, draw_lines, method_styles
 from protosphere.report.paper import paper_value
 from protosphere.report.sources import ReportData
 from protosphere.report.summaries import Summary
@@ -48,14 +47,14 @@ def create_section(report: ReportData) -> Section | None:
     )
     if not full and not few:
         return None
-    colors = run_colors(run.method for run in report.runs)
+    styles = method_styles(report)
     blocks: list[Block] = []
     if full:
         groups = group_results(full)
         values = [group.summarize(_values) for group in groups]
-        blocks += [_create_table(groups, values, full), _draw_targets(groups, values, colors)]
+        blocks += [_create_table(groups, values, full), _draw_targets(groups, values, styles)]
     if few:
-        blocks.append(_draw_few_shot(group_results(few), colors))
+        blocks.append(_draw_few_shot(group_results(few), styles))
     caveat = seed_note(group_results([*full, *few]))
     return Section(
         "transfer",
@@ -141,7 +140,7 @@ def _benchmarks(groups: Sequence[MethodResults]) -> list[Benchmark]:
 def _draw_targets(
     groups: Sequence[MethodResults],
     values: Sequence[Mapping[_Key, Summary]],
-    colors: Mapping[str, str],
+    styles: Mapping[str, Style],
 ) -> Choice:
     pairs = _pairs(groups)
     keys = {pair: str(index) for index, pair in enumerate(pairs)}
@@ -156,7 +155,7 @@ def _draw_targets(
             dots=[
                 Dots(
                     result_label(group, groups),
-                    colors[group.method],
+                    styles[group.method],
                     {
                         keys[pair]: one
                         for pair in pairs
@@ -171,7 +170,7 @@ def _draw_targets(
     return Choice("transfer-targets", "Classifier", tuple(options))
 
 
-def _draw_few_shot(groups: Sequence[MethodResults], colors: Mapping[str, str]) -> Choice:
+def _draw_few_shot(groups: Sequence[MethodResults], styles: Mapping[str, Style]) -> Choice:
     values = [group.summarize(_few_shot_values) for group in groups]
     deviations = [_draw_deviations(group) for group in groups]
     classifiers = _classifiers(_benchmarks(groups))
@@ -189,9 +188,8 @@ def _draw_few_shot(groups: Sequence[MethodResults], colors: Mapping[str, str]) -
                     lines.append(
                         Line(
                             f"{result_label(group, groups)}, {title}",
-                            colors[group.method],
+                            styles[group.method]._replace(dash=_DASHES[place % len(_DASHES)]),
                             points,
-                            _DASHES[place % len(_DASHES)],
                         )
                     )
         options.append((label, _draw_target(index, label, lines)))

@@ -2,9 +2,9 @@
 
 from protosphere.report.benchmark_rows import group_results, read_benchmarks, seed_note
 from protosphere.report.calibration import draw_reliability, show_calibration
-from protosphere.report.colors import run_colors
 from protosphere.report.content import Block, Section
 from protosphere.report.detection import show_detection
+from protosphere.report.method_plots import method_styles
 from protosphere.report.sources import ReportData
 
 
@@ -23,14 +23,14 @@ def create_section(report: ReportData) -> Section | None:
     ood, ood_notes = read_benchmarks(report, "ood", texts=("against", "score"))
     if not calibration and not bins and not ood:
         return None
-    colors = run_colors(run.method for run in report.runs)
+    styles = method_styles(report)
     blocks: list[Block] = []
     if calibration:
-        blocks += show_calibration(group_results(calibration, test_setting="report"), colors)
+        blocks += show_calibration(group_results(calibration, test_setting="report"))
     if bins:
-        blocks += draw_reliability(group_results(bins, test_setting="report"), colors)
+        blocks += draw_reliability(group_results(bins, test_setting="report"), styles)
     if ood:
-        blocks += show_detection(group_results(ood, test_setting="known"), colors)
+        blocks += show_detection(group_results(ood, test_setting="known"), styles)
     caveat = seed_note(group_results([*calibration, *bins, *ood]))
     return Section(
         "uncertainty",
