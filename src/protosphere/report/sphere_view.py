@@ -20,10 +20,6 @@ _ARRAYS = ("class_means", "means_3d", "prototypes_3d", "samples_3d", "sample_lab
 # Ten classes have a color at a time; more colors are hard to tell apart.
 _COLORS = (*PALETTE, "#7d9433", "#9c6b4f")
 _OTHERS = "#a3abb6"
-_MARKER_KEYS: Mapping[str, Mapping[str, Any]] = {
-    "marker.symbol": {"prototype": "diamond", "class mean": "cross", "sample": "circle"},
-    "marker.size": {"prototype": 8, "class mean": 6, "sample": 3},
-}
 # The unit sphere is drawn unless the points would be tiny in it.
 _SMALL_RADIUS = 0.4
 
@@ -82,14 +78,20 @@ class _Points:
     def __init__(self, arrays: Mapping[str, NDArray[Any]], class_names: Sequence[str]) -> None:
         self.arrays = arrays
         self.labels = arrays["sample_labels"].astype(np.int64)
-        self.names = [plain(shorten(name, 40)) for name in class_names]
+        self.names = [plain(shorten(name, 28)) for name in class_names]
 
     def gray_traces(self) -> list[dict[str, Any]]:
         """All samples, and all prototypes."""
         every = np.arange(len(self.names))
         return [
             self._gray("samples", self.arrays["samples_3d"], self.labels, 1.5, "circle"),
-            self._gray("prototypes", self.arrays["prototypes_3d"], every, 3.5, "diamond"),
+            self._gray(
+                "prototypes",
+                self.arrays["prototypes_3d"],
+                every,
+                3.5 if len(every) <= 100 else 2.5,
+                "diamond",
+            ),
         ]
 
     def _gray(
@@ -112,54 +114,49 @@ class _Points:
         }
 
     def class_traces(self, group: range) -> list[dict[str, Any]]:
-        """The classes of a group, each with its prototype, its class mean and its samples."""
+        """Samples of each class of a group, and all class means and prototypes of the group."""
         values = self.class_values(group)
+        markers = [{"color": color, "size": 3} for color in _COLORS]
+        markers += [
+            {"color": list(_COLORS), "size": 6, "symbol": "cross", "opacity": 1},
+            {"color": list(_COLORS), "size": 8, "symbol": "diamond", "opacity": 1},
+        ]
         return [
             {
                 "type": "scatter3d",
                 "mode": "markers",
-                **{key: columns[place] for key, columns in values.items() if "." not in key},
-                "marker": {
-                    "color": color,
-                    "symbol": values["marker.symbol"][place],
-                    "size": values["marker.size"][place],
-                    "opacity": 1,
-                    "line": {"width": 0},
-                },
-                "hovertemplate": "%{fullData.name}<br>%{text}<extra></extra>",
+                **{key: columns[place] for key, columns in values.items()},
+                "marker": marker,
+                "hovertemplate": "%{fullData.name}<extra>sample</extra>"
+                if place < len(_COLORS)
+                else "%{text}<extra>%{fullData.name}</extra>",
+                "showlegend": place < len(_COLORS),
             }
-            for place, color in enumerate(_COLORS)
+            for place, marker in enumerate(markers)
         ]
 
     def class_values(self, group: range) -> dict[str, list[Any]]:
-        """What differs from group to group, by plotly's key and with one value per color."""
-        values: dict[str, list[Any]] = {
-            key: [] for key in ("name", "visible", "x", "y", "z", "text", *_MARKER_KEYS)
+        """What differs from group to group, by plotly's key and with one value per trace."""
+        names = [self.names[index] for index in group]
+        num_empty = len(_COLORS) - len(group)
+        points = [self.arrays["samples_3d"][self.labels == index] for index in group]
+        points += [np.empty((0, 3))] * num_empty
+        chosen = slice(group.start, group.stop)
+        points += [self.arrays["means_3d"][chosen], self.arrays["prototypes_3d"][chosen]]
+        columns = [self._rounded(rows).T.tolist() for rows in points]
+        return {
+            "name": [*names, *[""] * num_empty, "class mean", "prototype"],
+            "visible": [True] * len(group) + [False] * num_empty + [True, True],
+            "x": [column[0] for column in columns],
+            "y": [column[1] for column in columns],
+            "z": [column[2] for column in columns],
+            "text": [""] * len(_COLORS) + [names, names],
         }
-        for place in range(len(_COLORS)):
-            index = group[place] if place < len(group) else None
-            points = self._class_points(index)
-            kinds = ["prototype", "class mean", *["sample"] * (len(points) - 2)][: len(points)]
-            values["name"].append("" if index is None else self.names[index])
-            values["visible"].append(index is not None)
-            for axis, column in zip("xyz", points.T.tolist(), strict=True):
-                values[axis].append(column)
-            values["text"].append(kinds)
-            for key, by_kind in _MARKER_KEYS.items():
-                values[key].append([by_kind[kind] for kind in kinds])
-        return values
 
-    def _class_points(self, index: int | None) -> NDArray[np.float64]:
-        if index is None:
-            return np.empty((0, 3))
-        points = [
-            self.arrays["prototypes_3d"][index : index + 1],
-            self.arrays["means_3d"][index : index + 1],
-            self.arrays["samples_3d"][self.labels == index],
-        ]
-        joined = np.concatenate(points).astype(np.float64)
+    def _rounded(self, points: NDArray[Any]) -> NDArray[np.float64]:
         # NaN is not JSON, and the center is where nothing is known of a point.
-        return np.nan_to_num(joined, posinf=0.0, neginf=0.0).round(3)
+        values = np.nan_to_num(points.astype(np.float64), posinf=0.0, neginf=0.0)
+        return values.round(3 if len(self.names) <= 100 else 4)
 
 
 def _has_valid_labels(arrays: dict[str, NDArray[Any]]) -> bool:
@@ -189,10 +186,14 @@ def _describe(
     return (
         f"{num_samples} evaluation images (dots), class means of the training images (crosses) and "
         f"prototypes (diamonds), centered and projected to the {count} in which class means differ "
-        f"most, which have {100 * fractions.sum():.0f} % of the between-class variance; at "
+        f"most, which have {_percent(fractions.sum())} of the between-class variance; at "
         f"collapse three of K−1 = {num_classes - 1} directions have "
-        f"{100 * min(3 / (num_classes - 1), 1):.0f} %, and {sphere}."
+        f"{_percent(min(3 / (num_classes - 1), 1))}, and {sphere}."
     )
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.{0 if fraction >= 0.1 else 1}f} %"
 
 
 def _create_sphere(radius: float) -> dict[str, Any]:
@@ -224,7 +225,7 @@ def _create_sphere(radius: float) -> dict[str, Any]:
 def _create_layout(fractions: NDArray[np.float64]) -> dict[str, Any]:
     axes = {
         f"{axis}axis": {
-            "title": {"text": f"direction {index + 1} ({100 * fractions[index]:.0f} %)"},
+            "title": {"text": f"direction {index + 1} ({_percent(fractions[index])})"},
             "showbackground": False,
             "showspikes": False,
             "nticks": 5,
@@ -244,7 +245,7 @@ def _create_layout(fractions: NDArray[np.float64]) -> dict[str, Any]:
 
 def _create_menu(points: _Points, groups: Sequence[range], first_trace: int) -> dict[str, Any]:
     """A menu of the classes that have colors, light in both themes, as plotly's hover color is."""
-    traces = [first_trace + place for place in range(len(_COLORS))]
+    traces = [first_trace + place for place in range(len(_COLORS) + 2)]
     buttons = [
         {
             "method": "restyle",
