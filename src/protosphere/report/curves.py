@@ -204,8 +204,10 @@ def curve_traces(
         "y": encode(mean),
         "line": {"color": method.color, "dash": method.dash, "width": 2},
         "marker": {"size": 4, "color": method.color},
-        "hovertemplate": f"{plain(method.name)}<br>{x.format('%{x:.4~g}')}, {y.format('%{y:.4~g}')}"
-        f"{seeds}<extra></extra>",
+        # Through meta, plotly does not read the name as a template.
+        "meta": plain(method.name),
+        "hovertemplate": f"%{{fullData.meta}}<br>{x.format('%{x:.4~g}')}, "
+        f"{y.format('%{y:.4~g}')}{seeds}<extra></extra>",
         "showlegend": in_legend,
         **style,
     }

@@ -9,10 +9,8 @@ from numpy.typing import NDArray
 from protosphere.report.class_geometry import leading_fractions, simplex_radius
 from protosphere.report.colors import NEUTRAL, PALETTE
 from protosphere.report.content import Figure
-from protosphere.report.curves import shorten
-from protosphere.report.plotly_text import plain
 from protosphere.report.run_arrays import find_arrays
-from protosphere.report.run_shape import names_of_classes
+from protosphere.report.run_shape import names_of_classes, unique_labels
 from protosphere.report.sources import RunData
 from protosphere.report.typed_arrays import encode
 
@@ -78,7 +76,7 @@ class _Points:
     def __init__(self, arrays: Mapping[str, NDArray[Any]], class_names: Sequence[str]) -> None:
         self.arrays = arrays
         self.labels = arrays["sample_labels"].astype(np.int64)
-        self.names = [plain(shorten(name, 28)) for name in class_names]
+        self.names = unique_labels(class_names)
 
     def gray_traces(self) -> list[dict[str, Any]]:
         """All samples, and all prototypes."""
@@ -176,19 +174,22 @@ def _describe(
     fractions: NDArray[np.float64], radius: float, num_classes: int, num_samples: int
 ) -> str:
     num_directions = int(np.count_nonzero(fractions > 1e-9))
-    count = {1: "one direction", 2: "two directions"}.get(num_directions, "three directions")
-    sphere = "the sphere is the unit sphere"
-    if radius != 1.0:
-        sphere = (
-            f"the sphere has the radius √(3/(K−1)) = {radius:.2f}, the root mean square norm of "
-            "the vertices of a simplex in three directions"
-        )
-    return (
+    directions = {
+        1: "the direction in which class means differ, which has",
+        2: "the two directions in which class means differ, which have",
+    }.get(num_directions, "the three directions in which class means differ most, which have")
+    text = (
         f"{num_samples} evaluation images (dots), class means of the training images (crosses) and "
-        f"prototypes (diamonds), centered and projected to the {count} in which class means differ "
-        f"most, which have {_percent(fractions.sum())} of the between-class variance; at "
-        f"collapse three of K−1 = {num_classes - 1} directions have "
-        f"{_percent(min(3 / (num_classes - 1), 1))}, and {sphere}."
+        f"prototypes (diamonds), centered and projected to {directions} "
+        f"{_percent(fractions.sum())} of the between-class variance"
+    )
+    if num_classes > 4:
+        text += f" ({_percent(3 / (num_classes - 1))} at collapse)"
+    if radius == 1.0:
+        return f"{text}; the sphere is the unit sphere."
+    return (
+        f"{text}; the sphere has the radius √(3/(K−1)) = {radius:.2f}, the root mean square norm "
+        "of the vertices of a simplex in three directions."
     )
 
 

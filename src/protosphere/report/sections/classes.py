@@ -105,7 +105,8 @@ def _create_sorted(methods: Sequence[Method]) -> Figure:
                 "text": [plain(shorten(names[index], 40)) for index in order],
                 "line": {"color": method.color, "dash": method.dash, "width": 2},
                 "marker": {"size": 5, "color": method.color},
-                "hovertemplate": f"{plain(method.name)}<br>%{{text}}: %{{y:.1f}} %<extra></extra>",
+                "meta": plain(method.name),
+                "hovertemplate": "%{fullData.meta}<br>%{text}: %{y:.1f} %<extra></extra>",
             }
         )
     return Figure(
@@ -152,7 +153,8 @@ def _create_counts(methods: Sequence[Method]) -> Figure | None:
                 "y": encode(100 * accuracies),
                 "text": [plain(shorten(name, 40)) for name in names],
                 "marker": {"size": 5, "color": method.color, "opacity": 0.35},
-                "hovertemplate": f"{plain(method.name)}<br>%{{text}}: %{{y:.1f}} %, "
+                "meta": plain(method.name),
+                "hovertemplate": "%{fullData.meta}<br>%{text}: %{y:.1f} %, "
                 "%{x} training images<extra></extra>",
                 "showlegend": False,
             },

@@ -22,6 +22,7 @@ from protosphere.report.curves import (
     group_methods,
     mean_curve,
     read_series,
+    shorten,
 )
 from protosphere.report.plotly_text import plain
 from protosphere.report.run_shape import feature_dim, num_classes
@@ -203,8 +204,9 @@ def _create_marks(
                 "color": method.color,
                 "line": {"width": 2.5, "color": method.color},
             },
-            "hovertemplate": f"{plain(method.name)}<br>95 % of collapse after %{{x:.4~g}} % of the "
-            "run<extra></extra>",
+            "meta": plain(method.name),
+            "hovertemplate": "%{fullData.meta}<br>95 % of collapse after %{x:.4~g} % of the run"
+            "<extra></extra>",
             "legendgroup": plain(method.name),
             "showlegend": False,
             **axes,
@@ -216,7 +218,7 @@ def _create_bound(
     bound: float, names: Sequence[str], axes: Mapping[str, str], *, is_only: bool
 ) -> dict[str, Any]:
     """A dashed line at a threshold, which depends on the classes and the dimension of a run."""
-    methods = "" if is_only else f"<br>{plain(', '.join(dict.fromkeys(names)))[:200]}"
+    methods = "" if is_only else f"<br>{plain(shorten(', '.join(dict.fromkeys(names)), 80))}"
     return {
         "type": "scatter",
         "mode": "lines",
@@ -224,7 +226,8 @@ def _create_bound(
         "x": [0, 100],
         "y": [bound, bound],
         "line": {"color": NEUTRAL, "dash": "dash", "width": 1.5},
-        "hovertemplate": f"95 % of collapse: {bound:.4g}{methods}<extra></extra>",
+        "meta": methods,
+        "hovertemplate": f"95 % of collapse: {bound:.4g}%{{fullData.meta}}<extra></extra>",
         "legendgroup": "95 % of collapse",
         "showlegend": False,
         **axes,

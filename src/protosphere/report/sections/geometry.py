@@ -108,6 +108,7 @@ def _create_distribution(runs: Sequence[RunData]) -> Figure:
         "boxgroupgap": 0.1,
         "xaxis": {
             "title": {"text": "cosine + 1/(K−1)"},
+            "hoverformat": "+.3f",
             "zeroline": True,
             "zerolinecolor": NEUTRAL,
             "zerolinewidth": 2,
