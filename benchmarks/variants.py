@@ -1,0 +1,226 @@
+"""Variants of NTCE on CIFAR-100, each one change of the settings that its sweep chose.
+
+ResNet-18, batches of 512, 40 epochs, evaluated on the validation images of the sweeps; the settings
+are those of results/sweeps. Runs that were interrupted continue.
+
+    python benchmarks/variants.py DATA --runs RUNS [--seconds 400]
+    python benchmarks/variants.py DATA --runs RUNS --collect
+
+DATA holds cifar100.npz with x_train, y_train, x_test and y_test. ``--collect`` adds the complete
+runs to results/variants.json.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import harness
+from jobs import Job, is_trained, main
+from protosphere.losses import NONLLoss, NormFaceLoss, NTCELoss, ntce_loss
+from protosphere.recipes import registry
+from protosphere.runs import RunFolder
+
+RESULTS = harness.RESULTS / "variants.json"
+SWEEPS = harness.RESULTS / "sweeps"
+EPOCHS = 40
+# Training images without the validation images, in batches of 512.
+STEPS = EPOCHS * math.ceil(45_000 / 512)
+METRICS = (
+    "accuracy",
+    "nearest_mean_accuracy",
+    "train_accuracy",
+    "inter_effective_rank",
+    "weight_class_alignment",
+    "nc1_ratio",
+)
+
+
+class Variant(NamedTuple):
+    """One change.
+
+    Attributes:
+        name: Name in run folders.
+        title: What is changed.
+        overrides: Values of ``--set`` after those of the sweep.
+        prepare: Called in the process of the job before it trains.
+        base: Loss whose sweep the settings come from.
+    """
+
+    name: str
+    title: str
+    overrides: tuple[str, ...] = ()
+    prepare: Callable[[], None] | None = None
+    base: str = "ntce"
+
+
+class SumOfLosses(nn.Module):
+    """The mean of several losses of the same head.
+
+    Args:
+        losses: Losses, called with features, head and labels.
+    """
+
+    def __init__(self, *losses: nn.Module) -> None:
+        super().__init__()
+        self.losses = nn.ModuleList(losses)
+
+    def forward(self, features: Tensor, head: nn.Module, labels: Tensor) -> Tensor:
+        """Return the mean of the losses."""
+        return torch.stack([loss(features, head, labels) for loss in self.losses]).mean()
+
+
+class ScheduledNTCE(nn.Module):
+    """NTCE with a temperature that falls to that of the head along a half cosine.
+
+    Args:
+        start: Temperature of the first step.
+        steps: Number of steps after which it is that of the head.
+    """
+
+    def __init__(self, start: float, steps: int) -> None:
+        super().__init__()
+        self.start, self.steps = start, steps
+        self.register_buffer("step", torch.zeros(()))
+
+    def forward(self, features: Tensor, head: Any, labels: Tensor) -> Tensor:
+        """Return the loss and count the step."""
+        progress = (self.step / self.steps).clamp(max=1)
+        end = head.temperature
+        temperature = end + (self.start - end) * (1 + torch.cos(math.pi * progress)) / 2
+        if self.training:
+            self.step += 1
+        return ntce_loss(features, head.prototypes, labels, temperature=temperature)
+
+
+def _replace_loss(name: str, create: Callable[[], nn.Module]) -> None:
+    registry.LOSSES[name] = replace(registry.LOSSES[name], loss=lambda *_: create())
+
+
+def use_both_directions(name: str) -> None:
+    """Let recipes of this process add NormFace to NTCE or NONL."""
+    other = NTCELoss if name == "ntce" else NONLLoss
+    _replace_loss(name, lambda: SumOfLosses(NormFaceLoss(), other()))
+
+
+def use_schedule(start: float) -> None:
+    """Let NTCE of this process start at another temperature."""
+    _replace_loss("ntce", lambda: ScheduledNTCE(start, STEPS))
+
+
+VARIANTS = (
+    Variant("both", "mean of NormFace and NTCE", prepare=partial(use_both_directions, "ntce")),
+    Variant("temperature-0.1", "temperature 0.1", ("loss.temperature=0.1",)),
+    Variant(
+        "both-0.1",
+        "mean of NormFace and NTCE, temperature 0.1",
+        ("loss.temperature=0.1",),
+        partial(use_both_directions, "ntce"),
+    ),
+    Variant(
+        "both-nonl-0.1",
+        "mean of NormFace and NONL, temperature 0.1",
+        ("loss.name=nonl", "loss.temperature=0.1"),
+        partial(use_both_directions, "nonl"),
+    ),
+    Variant("smoothing-0.1", "label smoothing 0.1", ("loss.label_smoothing=0.1",)),
+    Variant(
+        "queue-1024",
+        "queue of 1,024 from epoch 10",
+        ("loss.queue={size: 1024, start_epoch: 10}",),
+    ),
+    Variant(
+        "schedule",
+        "temperature from 0.17 along a cosine",
+        prepare=partial(use_schedule, 0.17),
+    ),
+    Variant("head-lr", "learning rate of the head × 0.1", ("optimizer.lr_scale.head=0.1",)),
+    Variant("learned", "learned temperature", ("loss.learn_temperature=true",)),
+    Variant(
+        "lr-0.39",
+        "learning rate 0.39, weight decay 4.7e-4",
+        ("optimizer.lr=0.39", "optimizer.weight_decay=4.7e-4"),
+    ),
+    Variant("chosen", "none, once more"),
+)
+
+
+def jobs() -> list[Job]:
+    """Return all jobs, the most important first."""
+    return [_job(variant) for variant in VARIANTS]
+
+
+def _job(variant: Variant) -> Job:
+    record = json.loads((SWEEPS / variant.base / "sweep.json").read_text())
+    best = next(trial for trial in record["trials"] if trial["number"] == record["best"])
+    chosen = [f"{key}={json.dumps(value)}" for key, value in best["settings"].items()]
+    overrides = (
+        "training.batch_size=512",
+        "data.validation_fraction=0.1",
+        f"schedule.epochs={EPOCHS}",
+        f"evaluation={{every: {EPOCHS // 4}, metrics: cheap}}",
+        f"checkpoint={{every: {EPOCHS // 4}, keep: 1}}",
+        *chosen,
+        *variant.overrides,
+    )
+    recipe = f"cifar100-strong-{variant.base}"
+    name = f"variant-{variant.name}"
+    return Job("variants", name, recipe, "cifar100", overrides, prepare=variant.prepare)
+
+
+def collect(runs: Path) -> None:
+    """Add the complete runs to the results."""
+    old = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": []}
+    known = {row["variant"]: row for row in old["rows"]}
+    machine, rows = old.get("machine"), []
+    for variant in VARIANTS:
+        folder = runs / f"variant-{variant.name}"
+        if is_trained(folder):
+            machine = json.loads((folder / "machine.json").read_text())
+            evaluation = RunFolder(folder).last_evaluation()
+            assert evaluation is not None
+            values = {name: evaluation[name] for name in METRICS}
+            rows.append({"variant": variant.name, "change": variant.title, **values})
+        elif variant.name in known:
+            rows.append(known[variant.name])
+    if not rows:
+        raise SystemExit(f"{runs} must have complete runs of this benchmark; there are none")
+    record = {
+        "benchmark": "variants",
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": harness.commit(),
+        "machine": machine,
+        "rows": rows,
+    }
+    RESULTS.write_text(json.dumps(record, indent=1) + "\n")
+    print(table(record), f"written to {RESULTS}", sep="\n\n")
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return the variants as a Markdown table."""
+    lines = [
+        "| change | validation accuracy | training accuracy | effective rank of class means "
+        "(of 99) | ‖prototype − class mean‖² | within/between-class variance |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in record["rows"]:
+        cells = [
+            f"{100 * row['accuracy']:.2f} %",
+            f"{100 * row['train_accuracy']:.1f} %",
+            f"{row['inter_effective_rank']:.1f}",
+            f"{row['weight_class_alignment']:.3f}",
+            f"{row['nc1_ratio']:.3f}",
+        ]
+        lines.append(f"| {row['change']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main(__doc__, jobs, collect)
