@@ -136,20 +136,18 @@ def mean_curve(series: Iterable[Series]) -> Curve:
     >>> curve.mean.tolist(), curve.counts.tolist()
     ([3.0, 4.0], [2, 1])
     """
-    values: dict[float, list[float]] = {}
-    for points in series:
-        for time, value in points:
-            values.setdefault(float(time), []).append(float(value))
-    times = sorted(values)
-    return Curve(
-        np.array(times, np.float64),
-        np.array([np.mean(values[time]) for time in times], np.float64),
-        np.array(
-            [np.std(values[time], ddof=1) if len(values[time]) > 1 else np.nan for time in times],
-            np.float64,
-        ),
-        np.array([len(values[time]) for time in times], np.int64),
-    )
+    columns = [np.array(points, np.float64).reshape(-1, 2).T for points in series]
+    times = np.unique(np.concatenate([np.empty(0), *(column[0] for column in columns)]))
+    values = np.full((len(columns), len(times)), np.nan)
+    for row, (own, numbers) in zip(values, columns, strict=True):
+        row[np.searchsorted(times, own)] = numbers
+    known = np.isfinite(values)
+    counts = known.sum(0)
+    mean = np.where(known, values, 0).sum(0) / np.maximum(counts, 1)
+    squares = np.where(known, values - mean, 0) ** 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviation = np.sqrt(squares.sum(0) / np.where(counts > 1, counts - 1, np.nan))
+    return Curve(times, mean, deviation, counts)
 
 
 def curve_traces(
