@@ -242,4 +242,4 @@ def _error_bars(summaries: Sequence[Summary], scale: float, color: str) -> dict[
     deviations = [scale * (summary.std or 0.0) for summary in summaries]
     if not any(deviations):
         return {"visible": False}
-    return {"type": "data", "array": deviations, "color": color, "thickness": 1.5, "width": 3}
+    return {"type": "data", "array": deviations, "color": color, "thickness": 2, "width": 0}

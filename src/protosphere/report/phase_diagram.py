@@ -135,7 +135,7 @@ def _create_panel(
         np.array([trials[index].value for index in placed], dtype=np.float64),
         tuple(trials[index] for index in placed),
     )
-    has_surface = len(axes) == 2 and all(axis.names is None for axis in axes)
+    has_surface = bool(placed) and len(axes) == 2 and all(axis.names is None for axis in axes)
     are_grids = all(setting.kind == "grid" for setting in settings)
     if has_surface and (are_grids or len(record.settings) == 2):
         return _add_surface(panel, sign=1 if record.direction == "maximize" else -1)

@@ -129,6 +129,7 @@ def _draw_plane(record: SweepRecord, panel: Panel, scale: int, metric: str) -> l
         traces += [
             surface
             | {
+                "name": "interpolation",
                 "colorscale": _COLORS,
                 "zmin": low,
                 "zmax": high,
