@@ -15,6 +15,7 @@ from protosphere.studies.corruption_summary import reference_of, summarize_corru
 from protosphere.studies.corruptions import CorruptionRow
 from support.commands import refusal, run_command, usage_error
 from support.corruption_runs import train_crops, write_crops
+from support.figures import catch_figures, legend_texts
 
 COMMAND = ("benchmark", "corruptions", "--device", "cpu")
 
@@ -82,6 +83,17 @@ def test_chosen_corruptions_without_a_baseline(runs: dict[str, Path]) -> None:
     assert len(errors) == 2
     assert "snow" not in text
     assert "error at severities" not in text
+
+
+def test_errors_are_drawn(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = catch_figures(monkeypatch)
+    path = runs["nonl"].parent / "errors.svg"
+    options = ("--corruption", "fog", "--severity", 3, "--seed", 4, "--plot", path)
+    run_command(*COMMAND, runs["nonl"], runs["ce"], *options)
+    by_name, by_severity = figures[path].axes
+    assert [text.get_text() for text in by_name.get_xticklabels()] == ["fog"]
+    assert list(by_severity.lines[0].get_xdata()) == [0, 3]
+    assert legend_texts(figures[path]) == ["nonl", "ce"]
 
 
 def test_images_from_disk(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from protosphere.runs.results import read_result
 from protosphere.studies.label_noise import LabelNoiseRow
 from protosphere.studies.long_tail import LongTailRow
 from support.commands import refusal, run_command, set_options, usage_error
+from support.figures import catch_figures, legend_texts, titles
 from support.images import write_image
 
 QUICK = set_options(schedule__epochs=1, evaluation__metrics="cheap")
@@ -71,6 +72,19 @@ def test_label_noise_has_one_line_per_run(runs: Path) -> None:
     first = json.loads(text)["runs"][0]["rows"][0]
     assert first["memorized"] == head.memorized
     assert first["num_wrong"] == head.num_wrong
+
+
+def test_tails_and_noise_are_drawn(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = catch_figures(monkeypatch)
+    targets = runs / "digits-ce", runs / "digits-nonl"
+    for name in ("long-tail", "label-noise"):
+        run_command("benchmark", name, *targets, "--plot", runs / f"{name}.png")
+    tail, noise = figures.values()
+    assert titles(tail)[0] == "head"
+    assert titles(tail)[-1] == "By class size, head"
+    assert legend_texts(tail) == ["digits-ce", "digits-nonl"]
+    assert "Training images with a wrong label" in titles(noise)
+    assert legend_texts(noise) == ["digits-ce", "digits-nonl"]
 
 
 @pytest.mark.bad_input

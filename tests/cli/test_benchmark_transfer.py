@@ -14,6 +14,7 @@ from protosphere.evaluation.transfer import CLASSIFIERS
 from protosphere.studies.transfer import TransferRow
 from support import transfer_trees as trees
 from support.commands import refusal, run_command, set_options, usage_error
+from support.figures import catch_figures, titles
 
 SHORT = [*set_options(schedule__epochs=1, evaluation__metrics="cheap"), "--device", "cpu"]
 
@@ -71,6 +72,15 @@ def test_one_table_with_a_column_for_each_set(data: Path) -> None:
     assert all(row["chosen_c"] in (0.1, 1) for row in first)
     few = next(row for row in rows if row["shots"] == 1)
     assert f"{100 * few['value']:.1f} ± {100 * few['std']:.1f}" in lines[6]
+
+
+def test_transfer_is_drawn(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = catch_figures(monkeypatch)
+    path = data / "transfer.svg"
+    _transfer(data, "--to", data / "drawn", "--classifier", "knn", "--shots", "1,2", "--plot", path)
+    assert titles(figures[path]) == ["20 nearest neighbors", "Few-shot: drawn"]
+    (bar,) = figures[path].axes[0].patches
+    assert bar.get_height() <= 100
 
 
 def test_chosen_classifiers_and_no_cache(data: Path) -> None:

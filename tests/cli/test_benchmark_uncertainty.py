@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from support.commands import invoke, refusal, run_command, usage_error
+from support.figures import catch_figures, legend_texts, titles
 from support.short_runs import short_run
 
 pytestmark = pytest.mark.long
@@ -35,6 +36,16 @@ def test_one_table_of_runs_and_scores(runs: Path) -> None:
         assert [row["score"] for row in rows] == header[3:]
         assert areas[4:] == [f"{100 * row['auroc']:.1f}" for row in rows]
         assert errors == ["FPR95", *(f"{100 * row['fpr95']:.1f}" for row in rows)]
+
+
+def test_scores_are_drawn(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = catch_figures(monkeypatch)
+    path = runs / "scores.svg"
+    command = ["benchmark", "ood", runs / "ce", runs / "nonl", "--device", "cpu", "--plot", path]
+    result = invoke(*command, "--against", runs / "noise.npz")
+    assert result.stderr.splitlines()[-1] == f"Drew scores of 2 runs to {path}"
+    assert titles(figures[path]) == ["noise: AUROC", "noise: FPR95"]
+    assert legend_texts(figures[path]) == ["ce", "nonl", "chance"]
 
 
 def test_two_sources_of_one_name_have_a_line_each(runs: Path) -> None:

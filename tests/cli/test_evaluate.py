@@ -15,6 +15,7 @@ from protosphere.cli.evaluate_text import print_evaluation
 from protosphere.evaluation.probes import PROBES
 from protosphere.runs import RunFolder
 from support.commands import invoke, refusal, run_command, set_options
+from support.figures import catch_figures, titles
 
 SHORT = [*set_options(schedule__epochs=2), "--device", "cpu"]
 QUICK_PROBE = set_options(probe__epochs=2, probe__milestones=[1])
@@ -165,6 +166,26 @@ def test_classes_are_written_as_csv(runs: Path, tmp_path: Path) -> None:
     assert int(row["count"]) == pair["num_confused"]
     for one in rows:
         assert (one["accuracy"] == "1.0") == (one["most_confused_with"] == "")
+
+
+def test_the_evaluation_is_drawn(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = catch_figures(monkeypatch)
+    path = runs / "figure.png"
+    options = ("--device", "cpu", "--probe", "class_means", "--json", "--plot", path)
+    record = json.loads(run_command("evaluate", runs / "ce", *options))
+    figure = figures[path]
+    assert titles(figure) == [
+        "Accuracy by class",
+        "Confusion of the weakest classes",
+        "Confidence and accuracy, a point per class",
+        "The conditions of neural collapse",
+        "Cosines between classes",
+        "Classifiers on the features",
+    ]
+    accuracy = f"{100 * record['metrics']['accuracy']:.2f} % accuracy on the test images"
+    assert figure.get_suptitle() == f"digits-ce: {accuracy}"
+    weakest = figure.axes[0].get_yticklabels()[0].get_text()
+    assert weakest == record["weakest_classes"][0]["class"]
 
 
 @pytest.mark.bad_input

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from protosphere.metrics import measure
 from support.clouds import cloud
-from support.commands import refusal, run_command
+from support.commands import invoke, refusal, run_command
 
 Arrays = dict[str, np.ndarray]
 
@@ -50,6 +50,18 @@ def test_the_table_has_every_metric(content: Arrays, tmp_path: Path) -> None:
         assert words in output
     for condition in ("NC1", "NC2", "NC3", "NC4"):
         assert condition in output
+
+
+@pytest.mark.long
+def test_the_measurement_is_drawn(content: Arrays, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "figure.svg"
+    path = _save(tmp_path / "f.npz", content | {"class_names": np.array(["ant", "$bee$", "猫"])})
+    result = invoke("measure", path, "--plot", plot)
+    assert result.stderr.splitlines()[-1] == f"Drew the measurement to {plot}"
+    text = plot.read_text(encoding="utf-8")
+    for words in ("f.npz: 60 samples of 3 classes in 8 dimensions", "nc1_ratio", "ant", "$bee$"):
+        assert f"<!-- {words} -->" in text
 
 
 def test_the_tables_fit_80_columns(content: Arrays, tmp_path: Path) -> None:

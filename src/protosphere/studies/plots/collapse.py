@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from protosphere.metrics.verdicts import GradedDistance
 from protosphere.report.colors import DIVERGING, PALETTE
-from protosphere.studies.plots.figures import import_matplotlib, label
+from protosphere.studies.plots.figures import draw_absence, import_matplotlib, label
 
 # Light to dark: the answers differ in lightness, not only in hue.
 _BANDS = {"yes": "#bfe3d0", "nearly": "#dcecc8", "partly": "#f7e3b5", "no": "#f3c8bd"}
@@ -27,6 +27,10 @@ def draw_conditions(axes: Any, distances: Sequence[GradedDistance]) -> None:
         axes: Axes to draw into.
         distances: Result of :func:`protosphere.metrics.verdicts.graded_distances`.
     """
+    title = "The conditions of neural collapse"
+    if not distances:
+        draw_absence(axes, title, "no metric of the conditions was measured")
+        return
     axes.set_xscale("log")
     axes.set_xlim(_SMALLEST / 2, _LARGEST)
     for place, row in enumerate(distances):
@@ -51,7 +55,7 @@ def draw_conditions(axes: Any, distances: Sequence[GradedDistance]) -> None:
     axes.set_yticks(range(len(distances)), texts)
     axes.set_ylim(len(distances) - 0.5, -0.5)
     axes.grid(visible=False)
-    axes.set_title("The conditions of neural collapse")
+    axes.set_title(title)
     axes.set_xlabel("distance from collapse (logarithmic; 0 at collapse)")
     axes.xaxis.set_major_formatter(import_matplotlib().ticker.FormatStrFormatter("%g"))
     patches = import_matplotlib().patches
@@ -116,7 +120,7 @@ def draw_cosine_map(
     shown = bin_matrix(cosines)
     spread = max(0.05, float(np.nanmax(np.abs(shown - target), initial=0.0)))
     colors = matplotlib.colors.LinearSegmentedColormap.from_list("cosines", list(DIVERGING))
-    colors.set_bad("#8f96a3")
+    colors = colors.with_extremes(bad="#8f96a3")
     image = axes.imshow(
         shown, cmap=colors, vmin=target - spread, vmax=target + spread, interpolation="nearest",
         extent=(-0.5, num_classes - 0.5, num_classes - 0.5, -0.5),

@@ -293,6 +293,19 @@ def draw_legend(figure: "Figure", all_axes: Sequence[Any]) -> None:
     )
 
 
+def draw_absence(axes: Any, title: str, reason: str) -> None:
+    """Say in place of a panel why it is empty.
+
+    Args:
+        axes: Axes of the panel.
+        title: Title of the panel.
+        reason: Why there is nothing to draw.
+    """
+    axes.set_title(title)
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, reason, ha="center", va="center", transform=axes.transAxes)
+
+
 def percentages(values: Sequence[float | None]) -> list[float | None]:
     """Return fractions in percent.
 

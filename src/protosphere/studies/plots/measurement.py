@@ -16,7 +16,7 @@ from protosphere.studies.plots.collapse import (
     draw_cosine_map,
     draw_spectrum,
 )
-from protosphere.studies.plots.figures import import_matplotlib, label, styled
+from protosphere.studies.plots.figures import draw_absence, import_matplotlib, label, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,6 +95,9 @@ def _draw_metrics(
     """Draw the distance of each metric from its value at collapse, and that of the best value."""
     colors = dict(zip(_CONDITIONS, PALETTE, strict=False))
     names = [name for name in values if at_collapse(name, num_classes) is not None]
+    if not names:
+        draw_absence(axes, "Metrics", "no metric with a value at collapse was measured")
+        return
     has_limits = False
     for place, name in enumerate(names):
         distance = _distance(name, values[name], num_classes)
