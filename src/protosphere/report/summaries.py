@@ -31,8 +31,8 @@ def summarize(values: Iterable[float]) -> Summary | None:
     Args:
         values: Finite numbers, one per run.
 
-    >>> summarize([0.5, 0.7])
-    Summary(mean=0.6, std=0.1414213562373095, count=2)
+    >>> summarize([1.0, 2.0, 3.0])
+    Summary(mean=2.0, std=1.0, count=3)
     """
     numbers = list(values)
     if not numbers:
