@@ -18,6 +18,13 @@ LONG_TAIL_CLASSIFIERS = {
     "class_means": "class means",
     "whitened_class_means": "class means, whitened",
 }
+IMBALANCE_ROWS = {
+    "cross-entropy, its head": ("ce", "head"),
+    "the same runs, logits minus log class frequency": ("ce", "logit_adjusted_head"),
+    "the same runs, class means of the features": ("ce", "class_means"),
+    "NTCE, its head": ("ntce", "head"),
+    "NONL, its head": ("nonl", "head"),
+}
 TRANSFER_CLASSIFIERS = {
     "logistic": "logistic regression",
     "class_means": "class means",
@@ -51,28 +58,44 @@ def long_tail_table() -> str:
     titles = [f"{label}: all (many / medium / few)" for label in LONG_TAIL_CLASSIFIERS.values()]
     lines = _header("CIFAR-100-LT, ratio 0.01", "seeds", *titles, "paper, head")
     for method in LONG_TAIL_METHODS:
-        records = [
-            _rows(path.name, "long_tail")
-            for path in sorted(RESULTS.glob(f"cifar100-lt-0.01-{method}-*"))
-        ]
+        records = _long_tail_records(method)
         if not records:
             continue
         cells = []
         for classifier in LONG_TAIL_CLASSIFIERS:
-            means = [
-                fmean(
-                    row["accuracy"]
-                    for rows in records
-                    for row in rows
-                    if (row["classifier"], row["group"]) == (classifier, group)
-                )
-                for group in GROUPS
-            ]
-            first, *others = [_percent(mean) for mean in means]
+            first, *others = _long_tail_percents(records, classifier)
             cells.append(f"{first} ({' / '.join(others)})")
         paper = paper_value("table6_long_tail", method.replace("-", "_"), "cifar100_lt_0.01")
         lines.append(_line(NAMES[method], len(records), *cells, paper))
     return "\n".join(lines)
+
+
+def imbalance_table() -> str:
+    """Return what helps under imbalance in Markdown: corrected heads of CE, and other losses."""
+    lines = _header("CIFAR-100-LT, ratio 0.01", *GROUPS)
+    for title, (method, classifier) in IMBALANCE_ROWS.items():
+        lines.append(_line(title, *_long_tail_percents(_long_tail_records(method), classifier)))
+    return "\n".join(lines)
+
+
+def _long_tail_records(method: str) -> list[list[dict[str, Any]]]:
+    paths = sorted(RESULTS.glob(f"cifar100-lt-0.01-{method}-*"))
+    return [_rows(path.name, "long_tail") for path in paths]
+
+
+def _long_tail_percents(records: list[list[dict[str, Any]]], classifier: str) -> list[str]:
+    """Return the accuracies of all classes and of those with many, medium and few images."""
+    return [
+        _percent(
+            fmean(
+                row["accuracy"]
+                for rows in records
+                for row in rows
+                if (row["classifier"], row["group"]) == (classifier, group)
+            )
+        )
+        for group in GROUPS
+    ]
 
 
 def noise_table() -> str:

@@ -28,7 +28,12 @@ import training
 import whitening
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs/benchmarks.md", ROOT / "docs/paper.md")
+DOCUMENTS = (
+    ROOT / "README.md",
+    ROOT / "docs/benchmarks.md",
+    ROOT / "docs/imbalanced-data.md",
+    ROOT / "docs/paper.md",
+)
 _MARKED = re.compile(r"<!-- table: (?P<name>\S+) -->\n.*?<!-- end -->", flags=re.DOTALL)
 
 
@@ -50,6 +55,7 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "runs": lambda: (runs.table(), runs.source()),
     "accuracy": lambda: (runs.accuracy_table(), runs.accuracy_source()),
     "long-tail": lambda: (benefits_tables.long_tail_table(), benefits_tables.source()),
+    "imbalance": lambda: (benefits_tables.imbalance_table(), benefits_tables.source()),
     "robustness": lambda: (benefits_tables.robustness_table(), benefits_tables.source()),
     "transfer": lambda: (benefits_tables.transfer_table(), benefits_tables.source()),
     "few-shot": lambda: (benefits_tables.few_shot_table(), benefits_tables.source()),

@@ -122,7 +122,9 @@ def import_benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Importer]:
         sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md", "docs/paper.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/benchmarks.md", "docs/imbalanced-data.md", "docs/paper.md"]
+)
 def test_tables_match_the_committed_results(page: str, import_benchmark: Importer) -> None:
     tables = import_benchmark("tables")
     assert tables.fill(read(page)) == read(page), "run `python benchmarks/tables.py`"
