@@ -46,6 +46,13 @@ def test_the_table_fits_80_columns_and_next_commands_follow(output: str) -> None
     assert "SCL needs no trained classifier: class means took 1 pass" in text
 
 
+def test_the_last_line_is_the_path_of_a_report_of_the_six_runs(output: str, folder: Path) -> None:
+    assert output.splitlines()[-1].endswith(f": {folder / 'report.html'}")
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    for loss in ("ce", "normface", "ntce", "nonl", "etf-dr", "scl"):
+        assert f"digits-{loss}" in page
+
+
 def test_runs_that_are_complete_are_not_trained_again(output: str, folder: Path) -> None:
     again = run_command("demo", "--epochs", "2", "--out", folder)
     assert again.splitlines()[:14] == output.splitlines()[:14]

@@ -37,13 +37,26 @@ _LEGEND = (
 )
 
 
+# Points of the curves in the report; more would take time.
+_NUM_EVALUATIONS = 5
+# Where the report goes if the runs are not kept.
+_REPORT = "protosphere-demo.html"
+
+
 def demo(
     out: Annotated[
-        Path | None, typer.Option(help="Folder to keep the run folders in; not kept by default.")
+        Path | None,
+        typer.Option(
+            help="Folder to keep the six runs in, and their report; by default only the report is "
+            f"kept, as {_REPORT}.",
+        ),
     ] = None,
     epochs: Annotated[int, typer.Option(help="Number of epochs for each loss.", min=1)] = 25,
 ) -> None:
-    """Train six losses on handwritten digits on the CPU and compare accuracy and geometry."""
+    """Train six losses on handwritten digits on the CPU and compare accuracy and geometry.
+
+    The last line is the path of a report with figures.
+    """
     from rich.console import Console
 
     from protosphere.cli.errors import report_errors
@@ -53,9 +66,26 @@ def demo(
         folder = out or Path(temporary)
         results = {title: _train(loss, folder / loss, epochs) for loss, title in _TITLES.items()}
         comparison = _compare_probes(folder / "scl")
+        report = _write_report(folder, Path(_REPORT) if out is None else out / "report.html")
     _print_table(console, results)
     console.print(comparison)
     _print_next_commands(out)
+    echo(report)
+
+
+def _write_report(folder: Path, path: Path) -> str:
+    """Write the report of the runs, and return where it is or why there is none."""
+    from protosphere.cli.report import check_packages
+    from protosphere.storage.errors import StorageError
+
+    try:
+        check_packages()
+        from protosphere.report.create import write_report
+
+        write_report([folder / loss for loss in _TITLES], path)
+    except (ImportError, StorageError) as error:  # The table is still worth the minutes.
+        return f"There is no report with figures: {error}"
+    return f"Report with figures, for a browser: {path}"
 
 
 def _print_next_commands(out: Path | None) -> None:
@@ -82,7 +112,7 @@ def _train(loss: str, path: Path, epochs: int) -> Mapping[str, Any]:
 
     overrides = [
         f"schedule.epochs={epochs}",
-        f"evaluation.every={epochs}",
+        f"evaluation.every={-(-epochs // _NUM_EVALUATIONS)}",
         f"checkpoint.every={epochs}",
     ]
     recipe = apply_overrides(catalog.get_recipe(f"digits-{loss}"), overrides)

@@ -1,31 +1,44 @@
 """A report from its sources: read them, create the sections, write the page."""
 
 from collections.abc import Iterable, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 from protosphere.report.content import Section
 from protosphere.report.page import create_page
 from protosphere.report.paper_reference import data_name
 from protosphere.report.read import read_sources
+from protosphere.report.sections import (
+    classes,
+    collapse,
+    comparison,
+    convergence,
+    corruptions,
+    geometry,
+    label_noise,
+    long_tail,
+    overview,
+    sweep,
+    training,
+    transfer,
+    uncertainty,
+)
 from protosphere.report.sources import ReportData
 from protosphere.storage.atomic import write_atomically
 
 _SECTIONS = (
-    "overview",
-    "comparison",
-    "training",
-    "collapse",
-    "geometry",
-    "classes",
-    "long_tail",
-    "label_noise",
-    "corruptions",
-    "transfer",
-    "uncertainty",
-    "convergence",
-    "sweep",
+    overview,
+    comparison,
+    training,
+    collapse,
+    geometry,
+    classes,
+    long_tail,
+    label_noise,
+    corruptions,
+    transfer,
+    uncertainty,
+    convergence,
+    sweep,
 )
 
 
@@ -67,11 +80,7 @@ def create_sections(report: ReportData) -> tuple[Section, ...]:
     Args:
         report: Runs, comparisons and sweeps.
     """
-    names = [f"protosphere.report.sections.{name}" for name in _SECTIONS]
-    modules = [import_module(name) for name in names if find_spec(name) is not None]
-    sections = [
-        module.create_section(report) for module in modules if hasattr(module, "create_section")
-    ]
+    sections = [module.create_section(report) for module in _SECTIONS]
     return tuple(section for section in sections if section is not None)
 
 

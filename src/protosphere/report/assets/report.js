@@ -96,6 +96,9 @@
       var top = 1 - index / panels.length;
       var gap = index === panels.length - 1 ? 0 : PANEL_GAP / total;
       panel.x.domain = [0, 1];
+      if (index < panels.length - 1) {
+        delete panel.x.title; // The last one is that of all panels.
+      }
       panel.y.domain = [Math.max(0, top - 1 / panels.length + gap), top];
     });
     return total + PANEL_GAP;

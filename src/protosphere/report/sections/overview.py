@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from protosphere.report.benchmark_rows import describe_data
 from protosphere.report.content import Block, Note, Section, Table
 from protosphere.report.curves import Method, group_methods
 from protosphere.report.final_results import counted_runs, final_evaluation, summarize_metric
@@ -128,12 +129,12 @@ def _create_results(methods: Sequence[Method]) -> list[Block]:
     columns = [column for _, column in _METRICS] + [Column("Paper, %")]
     rows = [
         TableRow(
-            (method.name, data_name(method.runs[0].recipe), _split(method), _seeds(method)),
+            (method.name, describe_data(method.runs[0]), _split(method), _seeds(method)),
             (
                 *(summarize_metric(method.runs, metric) for metric, _ in _METRICS),
                 None if paper is None else paper.accuracy,
             ),
-            comparable=(data_name(method.runs[0].recipe), _split(method), _classes(method.runs[0])),
+            comparable=(describe_data(method.runs[0]), _split(method), _classes(method.runs[0])),
         )
         for method, paper in zip(methods, papers, strict=True)
     ]
@@ -225,7 +226,7 @@ def _create_runs(runs: Sequence[RunData]) -> Table:
         (
             run.name,
             _describe_state(run),
-            data_name(run.recipe) or _ABSENT,
+            describe_data(run),
             _classes(run),
             _count(run.data.get("num_train")),
             _count(run.data.get("num_eval")),
