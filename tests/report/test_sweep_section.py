@@ -2,14 +2,16 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from protosphere.report.phase_diagram import create_diagram
+from protosphere.report.read import read_sources
 from protosphere.report.sections.sweep import create_section
 from protosphere.report.sources import ReportData
-from protosphere.runs.sweeps import SweepRecord, SweepSetting, SweepTrial
+from protosphere.runs.sweeps import SweepRecord, SweepSetting, SweepTrial, write_sweep
 from support.report_content import bold, column, figures, missing, notes, options, table, trace
 
 LR = SweepSetting("optimizer.lr", "log_range", low=0.01, high=1.0)
@@ -127,3 +129,13 @@ def test_trials_without_a_place_are_left_out_of_the_diagram(record: SweepRecord)
     empty = create_section(ReportData((), sweeps={"sweep": replace(record, trials=())}))
     assert "No trial is complete." in notes(empty)
     assert missing(empty)[0].startswith("0 of 6 trials are finished")
+
+
+def test_a_folder_with_the_machine_of_a_sweep_is_a_sweep_and_not_a_run(
+    record: SweepRecord, tmp_path: Path
+) -> None:
+    write_sweep(tmp_path, record)
+    (tmp_path / "machine.json").write_text("{}")
+    report = read_sources([tmp_path])
+    assert list(report.sweeps.values()) == [record]
+    assert not report.runs

@@ -86,13 +86,15 @@ class _Found:
             )
 
     def _add_folder(self, path: Path, depth: int) -> None:
-        if is_run(path):
-            self.runs.setdefault(path.resolve(), path)
-            return
-        if (path / COMPARISON_FILE).is_file():
+        # Studies come first: their folders may hold a machine.json too.
+        is_comparison = (path / COMPARISON_FILE).is_file()
+        if is_comparison:
             self._add_comparison(path / COMPARISON_FILE)
         if (path / SWEEP_FILE).is_file():
             self._add_sweep(path / SWEEP_FILE)
+            return
+        if is_run(path) and not is_comparison:
+            self.runs.setdefault(path.resolve(), path)
             return
         if depth:
             for folder in self._folders(path):
