@@ -123,7 +123,11 @@ def finite(value: Any) -> float | None:
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        number = float(value)
+    except OverflowError:  # An integer beyond the range of float.
+        return None
+    return number if math.isfinite(number) else None
 
 
 def mean_curve(series: Iterable[Series]) -> Curve:
