@@ -155,23 +155,16 @@ def _create_table(
 def _is_baseline(group: MethodResults) -> bool:
     """Whether a method was compared with itself."""
     settings = [one.settings for one in group.benchmarks]
-    return all(one.get("log") is not None and one["log"] == one.get("baseline") for one in settings)
+    return all(text(one, "log") and text(one, "log") == one.get("baseline") for one in settings)
 
 
 def _name_baselines(groups: Sequence[MethodResults]) -> list[Note]:
     """Which runs the second table compares with, where they are in the report too."""
-    digests = {
-        one.settings.get("log"): one.run.name for group in groups for one in group.benchmarks
-    }
-    names = dict.fromkeys(
-        digests[one.settings["baseline"]]
-        for group in groups
-        for one in group.benchmarks
-        if one.settings.get("baseline") in digests and one.settings.get("baseline") is not None
-    )
-    if not names:
-        return []
-    return [Note(f"Baseline of this table: {', '.join(names)}.")]
+    benchmarks = [one for group in groups for one in group.benchmarks]
+    digests = {text(one.settings, "log"): one.run.name for one in benchmarks}
+    used = [text(one.settings, "baseline") for one in benchmarks]
+    names = dict.fromkeys(digests[one] for one in used if one is not None and one in digests)
+    return [Note(f"Baseline of this table: {', '.join(names)}.")] if names else []
 
 
 def _draw_times(

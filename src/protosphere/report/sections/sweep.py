@@ -1,5 +1,7 @@
 """The section on sweeps: phase diagrams, the best settings, and all trials."""
 
+from collections.abc import Mapping
+
 from protosphere.report.content import Block, Choice, Note, Section, Table
 from protosphere.report.curves import finite, shorten
 from protosphere.report.metric_text import is_percentage
@@ -22,7 +24,7 @@ def create_section(report: ReportData) -> Section | None:
     """
     if not report.sweeps:
         return None
-    blocks: list[Block] = []
+    blocks: list[Block] = [_create_overview(report.sweeps)] if len(report.sweeps) > 1 else []
     for index, (name, record) in enumerate(report.sweeps.items()):
         blocks += show_sweep(
             f"sweep-{index}", record, f"{name}: " if len(report.sweeps) > 1 else ""
@@ -67,15 +69,42 @@ def show_sweep(name: str, record: SweepRecord, title: str = "") -> list[Block]:
     return blocks
 
 
+def _create_overview(sweeps: Mapping[str, SweepRecord]) -> Table:
+    rows = []
+    for name, record in sweeps.items():
+        best = record.best
+        complete = sum(trial.state == "complete" for trial in record.trials)
+        rows.append(
+            (
+                name,
+                record.name,
+                f"{complete} of {record.num_trials}",
+                _metric(record),
+                MISSING if best is None else _format_value(record, best.value),
+                MISSING if best is None else _settings(best),
+            )
+        )
+    return Table(
+        "Best settings of each sweep",
+        "The best complete trial of each sweep. A value chosen among many trials is too good: test "
+        "images tell how good the settings are.",
+        ("Sweep", "Recipe", "Complete trials", "Metric", "Best value", "Best settings"),
+        tuple(rows),
+    )
+
+
+def _settings(trial: SweepTrial) -> str:
+    return ", ".join(f"{key}={format_number(value)}" for key, value in trial.settings.items())
+
+
 def _describe_best(record: SweepRecord) -> str:
     images = "" if record.num_validation is None else f" on {record.num_validation:,} images"
     best = record.best
     if best is None or best.value is None:
         return f"Sweep of {record.name} by validation {_metric(record)}{images}."
-    settings = ", ".join(f"{key}={format_number(value)}" for key, value in best.settings.items())
     return (
-        f"The best settings of {record.name} are {settings}, with a validation {_metric(record)} "
-        f"of {_format_value(record, best.value)}{images}."
+        f"The best settings of {record.name} are {_settings(best)}, with a validation "
+        f"{_metric(record)} of {_format_value(record, best.value)}{images}."
     )
 
 
@@ -95,22 +124,22 @@ def _create_table(title: str, record: SweepRecord) -> Table:
     rows = [
         (
             f"{trial.number:04d}",
+            _format_value(record, trial.value),
             *(
                 format_number(trial.settings[key]) if key in trial.settings else MISSING
                 for key in keys
             ),
-            _format_value(record, trial.value),
             _describe_state(record, trial),
         )
         for trial in trials[:_MAX_TRIALS]
     ]
     best = record.best
-    bold = {(trials.index(best), 1 + len(keys))} if best is not None and len(trials) > 1 else set()
+    bold = {(trials.index(best), 1)} if best is not None and len(trials) > 1 else set()
     direction = "highest" if record.direction == "maximize" else "lowest"
     return Table(
         f"{title}Trials",
         f"Settings and validation {_metric(record)} of each trial, the {direction} first.",
-        ("Trial", *keys, _metric(record).capitalize(), "State"),
+        ("Trial", _metric(record).capitalize(), *keys, "State"),
         tuple(rows),
         frozenset(bold),
     )
