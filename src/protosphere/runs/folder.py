@@ -205,7 +205,7 @@ class RunFolder:
             raise RunFolderError(f"{self.path} has no {name}")
         try:
             return json.loads(self._read_text(path, errors="strict"))
-        except (json.JSONDecodeError, UnicodeDecodeError):
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
             raise RunFolderError(f"{path} is damaged: it is not JSON") from None
 
     def log(self, record: Record) -> None:

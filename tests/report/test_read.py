@@ -1,0 +1,252 @@
+"""Sources of a report: which runs are found, what they are called, and what is missing in them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from protosphere.report.read import ReportError, read_sources
+from protosphere.report.read_run import find_state
+from protosphere.report.sources import RunData
+from protosphere.runs import RunFolder
+from protosphere.runs.comparison import write_comparison
+from protosphere.runs.sweeps import write_sweep
+from support.report_folders import write_run
+from support.report_studies import create_comparison, create_sweep
+
+
+def read_one(path: Path) -> RunData:
+    (run,) = read_sources([path]).runs
+    return run
+
+
+def test_a_complete_run_has_everything_and_no_problem(tmp_path: Path) -> None:
+    run = read_one(write_run(tmp_path / "run"))
+    assert (run.name, run.method, run.seed) == ("digits-nonl", "digits-nonl", 42)
+    assert run.state == "complete"
+    assert run.problems == ()
+    assert len(run.records) == 8
+    assert run.data["num_train"] == 1200
+    assert run.machine["commit"] == "0123456789ab"
+    assert run.class_names == ("zero", "one", "two", "three")
+    assert run.arrays["class_cosines"].shape == (4, 4)
+
+
+def test_runs_are_found_three_folders_deep_and_once(tmp_path: Path) -> None:
+    for place in ("one", "a/two", "a/b/three", "a/b/c/four", ".hidden/five"):
+        write_run(tmp_path / place, name=place.rpartition("/")[2])
+    report = read_sources([tmp_path, tmp_path / "one", tmp_path / "a/.."])
+    assert sorted(run.name for run in report.runs) == ["one", "three", "two"]
+
+
+def test_seeds_are_of_one_method_and_have_names_of_their_own(tmp_path: Path) -> None:
+    for seed in (42, 43):
+        write_run(tmp_path / f"nonl-{seed}", seed=seed)
+    write_run(tmp_path / "again", seed=42)
+    report = read_sources([tmp_path])
+    assert {run.method for run in report.runs} == {"digits-nonl"}
+    assert [run.name for run in report.runs] == [
+        "digits-nonl, seed 42 (again)",
+        "digits-nonl, seed 42 (nonl-42)",
+        "digits-nonl, seed 43",
+    ]
+
+
+def test_recipes_of_one_name_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+    for folder, lr in (("a", 0.1), ("b", 0.2)):
+        optimizer = {"name": "sgd", "lr": lr, "weight_decay": 0.0005}
+        # Where data are is not a difference.
+        data = {"source": "digits", "root": folder}
+        write_run(tmp_path / folder, recipe={"optimizer": optimizer, "data": data})
+    names = [run.method for run in read_sources([tmp_path]).runs]
+    assert names == ["digits-nonl (lr=0.1)", "digits-nonl (lr=0.2)"]
+
+
+def test_a_key_that_an_older_version_lacks_is_no_difference_unless_it_is_on(
+    tmp_path: Path,
+) -> None:
+    loss = {"name": "nonl", "temperature": 0.2}
+    write_run(tmp_path / "old", recipe={"loss": loss})
+    write_run(tmp_path / "off", seed=43, recipe={"loss": {**loss, "label_smoothing": 0.0}})
+    write_run(tmp_path / "on", seed=44, recipe={"loss": {**loss, "label_smoothing": 0.1}})
+    methods = {run.path.name: run.method for run in read_sources([tmp_path]).runs}
+    assert methods["old"] == methods["off"] == "digits-nonl"
+    assert methods["on"] == "digits-nonl (label_smoothing=0.1)"
+
+
+def test_another_number_of_classes_is_another_method(tmp_path: Path) -> None:
+    write_run(tmp_path / "fine")
+    write_run(tmp_path / "coarse", seed=43, class_names=("even", "odd", "none"))
+    methods = {run.method for run in read_sources([tmp_path]).runs}
+    assert methods == {"digits-nonl (classes=3)", "digits-nonl (classes=4)"}
+
+
+def test_a_run_that_died_is_incomplete_and_its_last_line_left_out(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, epochs=10, last_epoch=3)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "step": 40, "epo')
+    run = read_one(folder)
+    assert run.state == "incomplete"
+    assert run.problems == (
+        "The run has ended after 3 of 10 epochs.",
+        "metrics.jsonl is damaged: 1 line could not be read and is left out.",
+    )
+    assert len(run.records) == 6
+
+
+def test_a_run_that_is_locked_is_running_and_can_still_be_locked(tmp_path: Path) -> None:
+    folder = RunFolder(write_run(tmp_path, epochs=10, last_epoch=3))
+    with folder.lock():
+        assert folder.is_locked()
+        assert read_one(tmp_path).state == "running"
+    assert not folder.is_locked()
+    assert read_one(tmp_path).state == "incomplete"
+    with folder.lock():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "expected"),
+    [
+        ([0.1, 0.5, 0.4, 0.3], "complete"),  # Two evaluations without a new best.
+        ([0.1, 0.5, 0.4], "incomplete"),
+        ([0.1, 0.5, 0.5, 0.5], "complete"),  # The first of equal ones is the best.
+        ([0.5, 0.4, float("nan")], "complete"),
+        ([], "incomplete"),
+    ],
+)
+def test_patience_that_is_exhausted_completes_a_run(accuracies: list[float], expected: str) -> None:
+    recipe = {
+        "schedule": {"epochs": 100},
+        "checkpoint": {"monitor": "accuracy", "patience": 2},
+    }
+    records = [
+        {"kind": "evaluation", "step": step, "epoch": step, "accuracy": accuracy}
+        for step, accuracy in enumerate(accuracies)
+    ]
+    assert find_state(recipe, records, is_running=False) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("recipe.yaml", "recipe.yaml is missing: the settings of the run are not known."),
+        ("machine.json", "device, package versions and commit are not known."),
+        ("metrics.jsonl", "metrics.jsonl is missing: the run has no records."),
+        ("classes.json", "classes.json is missing: classes have numbers instead of names."),
+        ("data.json", "data.json is missing: the numbers of images are not known."),
+        ("geometry.safetensors", "geometry.safetensors is missing: heat maps"),
+    ],
+)
+def test_a_missing_file_is_named_and_the_rest_is_kept(
+    tmp_path: Path, name: str, problem: str
+) -> None:
+    write_run(tmp_path / "run")
+    (tmp_path / "run" / name).unlink()
+    run = read_one(tmp_path)
+    assert any(problem in one for one in run.problems)
+    kept = [run.recipe, run.machine, run.records, run.class_names, run.data, run.arrays]
+    # Without records nothing says that the arrays are of an evaluation.
+    assert sum(bool(part) for part in kept) == (4 if name == "metrics.jsonl" else 5)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe{", b"[1, 2]", b"[" * 9999])
+@pytest.mark.parametrize(
+    "name",
+    ["recipe.yaml", "machine.json", "classes.json", "data.json", "benchmarks/ood.json",
+     "geometry.safetensors"],
+)  # fmt: skip
+def test_a_damaged_file_is_named_and_the_rest_is_kept(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(content)
+    run = read_one(folder)
+    assert [one for one in run.problems if name in one]
+    assert len(run.records) == 8
+    assert run.seed == (None if name == "recipe.yaml" else 42)
+
+
+def test_arrays_of_other_classes_are_left_out(tmp_path: Path) -> None:
+    folder = write_run(tmp_path)
+    (folder / "classes.json").write_text(json.dumps(["a", "b"]))
+    run = read_one(folder)
+    assert run.arrays == {}
+    assert any("one number of classes, got 2 and 4" in problem for problem in run.problems)
+
+
+def test_results_of_benchmarks_are_read(tmp_path: Path) -> None:
+    folder = write_run(tmp_path)
+    (folder / "benchmarks").mkdir()
+    content = {"benchmark": "ood", "settings": {"step": 40}, "rows": [{"auroc": 0.9}]}
+    (folder / "benchmarks/ood.json").write_text(json.dumps(content))
+    assert read_one(folder).results["ood"]["rows"] == [{"auroc": 0.9}]
+
+
+def test_a_comparison_comes_with_its_runs_and_a_sweep_without_its_trials(tmp_path: Path) -> None:
+    write_run(tmp_path / "study/digits-nonl/seed-42")
+    write_comparison(tmp_path / "study/comparison.json", create_comparison())
+    write_run(tmp_path / "sweep/trials/0000", name="trial")
+    write_sweep(tmp_path / "sweep", create_sweep())
+    report = read_sources([tmp_path])
+    assert [run.name for run in report.runs] == ["digits-nonl"]
+    assert list(report.comparisons) == ["study"]
+    assert list(report.sweeps) == ["sweep"]
+    given = read_sources([tmp_path / "sweep/trials", tmp_path / "sweep/sweep.json"])
+    assert [run.name for run in given.runs] == ["trial"]
+    assert list(given.sweeps) == ["sweep"]
+    alone = read_sources([tmp_path / "study/comparison.json"])
+    assert alone.runs == ()
+    assert list(alone.comparisons) == ["study"]
+
+
+def test_a_damaged_study_is_a_problem_beside_the_runs(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    (tmp_path / "sweep.json").write_text("{")
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study/comparison.json").write_text("{}")
+    write_run(tmp_path / "study/run")
+    report = read_sources([tmp_path / "run", tmp_path / "study", tmp_path / "sweep.json"])
+    assert len(report.runs) == 2
+    assert "comparison.json must be a comparison of schema version" in report.problems[0]
+    assert "sweep.json is damaged: it is not JSON." in report.problems[1]
+
+
+def _empty(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def _text(path: Path) -> Path:
+    path.write_text("text")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("create", "message"),
+    [
+        (lambda path: path, "must be a folder or file that exists, got"),
+        (_empty, "a report needs at least one run; there is none in"),
+        (_text, "must be the comparison.json or the sweep.json of a study, got"),
+    ],
+)
+def test_sources_without_anything_are_refused(
+    tmp_path: Path, create: Callable[[Path], Path], message: str
+) -> None:
+    with pytest.raises(ReportError, match=message):
+        read_sources([create(tmp_path / "source")])
+
+
+def test_runs_of_version_0_1_have_their_accuracy_and_epochs(tmp_path: Path) -> None:
+    folder = write_run(tmp_path)
+    (folder / "recipe.yaml").write_text(
+        "name: cifar100-ce\nloss: {kind: ce}\noptimisation: {epochs: 2}\nseed: 42\n"
+    )
+    record = {"kind": "evaluation", "step": 20, "epoch": 2, "part": "test", "test_accuracy": 0.7}
+    (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    run = read_one(folder)
+    assert run.name == "cifar100-ce (protosphere 0.1)"
+    assert run.state == "complete"
+    assert run.evaluations[0]["accuracy"] == 0.7
