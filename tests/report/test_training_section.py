@@ -13,7 +13,7 @@ from protosphere.report.content import Figure
 from protosphere.report.curves import group_methods, mean_curve, read_series, shorten
 from protosphere.report.sections.training import create_section
 from protosphere.report.sources import ReportData
-from support.report_runs import blocks_of, create_run, decode, find_figure
+from support.report_runs import blocks_of, create_run, decode, evaluations, find_figure
 
 
 def _train(losses: Iterable[float], **values: float) -> list[dict[str, Any]]:
@@ -67,12 +67,23 @@ def test_values_that_are_not_finite_numbers_are_left_out() -> None:
 
 
 def test_accuracy_is_in_percent_and_names_its_split() -> None:
-    record = {"kind": "evaluation", "step": 5, "epoch": 5, "split": "validation", "accuracy": 0.75}
-    figure = find_figure(
-        create_section(ReportData((create_run(records=[record]),))), "training-accuracy"
-    )
+    records = [
+        record | {"split": "validation"} for record in evaluations({"accuracy": [0.5, 0.75]})
+    ]
+    section = create_section(ReportData((create_run(records=records),)))
+    figure = find_figure(section, "training-accuracy")
     assert figure.title == "Accuracy on validation images"
-    assert decode(figure.data[0]["y"]).tolist() == [75]
+    assert decode(figure.data[0]["y"]).tolist() == [50, 75]
+
+
+def test_a_single_evaluation_is_no_curve_unless_the_run_goes_on() -> None:
+    records = [*_train([1.0]), *evaluations({"accuracy": [0.5]})]
+    ended, running = (
+        create_run(state, state=state, records=records) for state in ("complete", "running")
+    )
+    section = create_section(ReportData((ended, running)))
+    assert list(_lines(find_figure(section, "training-accuracy"))) == ["running"]
+    assert blocks_of(section)[-1].text.startswith("complete was evaluated only once")
 
 
 def test_runs_without_records_are_named() -> None:

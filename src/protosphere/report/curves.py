@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protosphere.report.colors import run_colors, run_dashes
+from protosphere.report.content import Note
 from protosphere.report.plotly_text import plain
 from protosphere.report.sources import RunData
 from protosphere.report.typed_arrays import encode
@@ -19,6 +20,8 @@ SEEDS = (
     "Runs that differ only in their seed are one line: the mean over seeds, with a band of one "
     "standard deviation."
 )
+# With many methods, the legend scrolls and leaves the figure its height.
+LEGEND = {"maxheight": 112}
 # Points of a line; more are not visible at the width of a page.
 _MAX_POINTS = 400
 # With few points, a marker shows where the values are.
@@ -110,6 +113,31 @@ def read_series(records: Iterable[Record], key: str) -> list[tuple[float, float]
         if epoch is not None and value is not None:
             values[epoch] = value
     return sorted(values.items())
+
+
+def has_curve(run: RunData) -> bool:
+    """Return whether a run has or will have evaluations before its end.
+
+    Args:
+        run: The run.
+    """
+    return len(run.evaluations) > 1 or run.state == "running"
+
+
+def note_without_curves(runs: Iterable[RunData]) -> Note | None:
+    """Return a note on the runs that were evaluated only once; None if there are none.
+
+    Args:
+        runs: The runs.
+    """
+    names = [run.name for run in runs if run.evaluations and not has_curve(run)]
+    if not names:
+        return None
+    subject = f"{names[0]} was" if len(names) == 1 else f"{len(names)} runs were"
+    return Note(
+        f"{subject} evaluated only once, so that there is no curve over evaluations; "
+        "`evaluation.every` in a recipe is the number of epochs between evaluations."
+    )
 
 
 def finite(value: Any) -> float | None:

@@ -14,7 +14,7 @@ from protosphere.report.class_accuracy import (
 )
 from protosphere.report.colors import NEUTRAL, SEQUENTIAL
 from protosphere.report.content import Block, Figure, Section, Table
-from protosphere.report.curves import Method, group_methods, shorten
+from protosphere.report.curves import LEGEND, Method, group_methods, shorten
 from protosphere.report.plotly_text import plain
 from protosphere.report.run_arrays import (
     choose_runs,
@@ -119,6 +119,7 @@ def _create_sorted(methods: Sequence[Method]) -> Figure:
             "xaxis": {"title": {"text": "classes, by increasing accuracy"}},
             "yaxis": {"title": {"text": "accuracy (%)"}},
             "hovermode": "closest",
+            "legend": LEGEND,
         },
     )
 
@@ -180,6 +181,7 @@ def _create_counts(methods: Sequence[Method]) -> Figure | None:
             "xaxis": {"title": {"text": "training images of the class"}, "type": "log"},
             "yaxis": {"title": {"text": "accuracy (%)"}},
             "hovermode": "closest",
+            "legend": LEGEND,
         },
     )
 
@@ -299,5 +301,6 @@ def _create_confidence(index: int, run: RunData, color: str) -> Figure:
             "xaxis": {"title": {"text": "mean confidence (%)"}, "range": limits},
             "yaxis": {"title": {"text": "accuracy (%)"}, "range": limits},
             "hovermode": "closest",
+            "legend": LEGEND,
         },
     )

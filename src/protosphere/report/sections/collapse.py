@@ -15,12 +15,15 @@ from protosphere.report.collapse_tables import create_conditions, create_metrics
 from protosphere.report.colors import NEUTRAL
 from protosphere.report.content import Block, Figure, Note, Section
 from protosphere.report.curves import (
+    LEGEND,
     SEEDS,
     Method,
     curve_traces,
     finite,
     group_methods,
+    has_curve,
     mean_curve,
+    note_without_curves,
     read_series,
     shorten,
 )
@@ -62,11 +65,10 @@ def create_section(report: ReportData) -> Section | None:
         report: The runs.
     """
     methods = group_methods(report.runs)
-    blocks: list[Block] = [
-        block
-        for block in (_create_figure(methods), create_metrics(methods), create_conditions(methods))
-        if block is not None
-    ]
+    metrics = create_metrics(methods)
+    single = note_without_curves(report.runs) if metrics is not None else None
+    parts = (_create_figure(methods), single, metrics, create_conditions(methods))
+    blocks: list[Block] = [block for block in parts if block is not None]
     if not blocks:
         return None
     unevaluated = [run.name for run in report.runs if not run.evaluations]
@@ -134,7 +136,7 @@ def _thresholds(run: RunData) -> dict[str, Threshold]:
 
 def _create_figure(methods: Sequence[Method]) -> Figure | None:
     traces: list[dict[str, Any]] = []
-    layout: dict[str, Any] = {"annotations": [], "hovermode": "closest"}
+    layout: dict[str, Any] = {"annotations": [], "hovermode": "closest", "legend": LEGEND}
     rows = math.ceil(len(COLLAPSE_CURVES) / _COLUMNS)
     named: set[str] = set()
     for index, (metric, title) in enumerate(COLLAPSE_CURVES.items()):
@@ -143,7 +145,11 @@ def _create_figure(methods: Sequence[Method]) -> Figure | None:
         bounds: dict[float, list[str]] = {}
         marks: list[dict[str, Any]] = []
         for method in methods:
-            curves = [curve for run in method.runs if (curve := run_curve(run, metric)) is not None]
+            curves = [
+                curve
+                for run in method.runs
+                if has_curve(run) and (curve := run_curve(run, metric)) is not None
+            ]
             drawn = curve_traces(
                 method,
                 mean_curve(_scaled(curve.points, metric) for curve in curves),
@@ -209,6 +215,7 @@ def _create_marks(
             "<extra></extra>",
             "legendgroup": plain(method.name),
             "showlegend": False,
+            "cliponaxis": False,
             **axes,
         }
     ]
@@ -251,7 +258,7 @@ def _create_axes(index: int, rows: int, suffix: str, metric: str) -> dict[str, A
     x_axis: dict[str, Any] = {
         "domain": [left, left + width],
         "anchor": f"y{suffix}",
-        "range": [0, 102],
+        "range": [0, 103],
         "tickvals": [0, 25, 50, 75, 100],
     }
     if row == rows - 1:

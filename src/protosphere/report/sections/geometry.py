@@ -17,6 +17,7 @@ from protosphere.report.class_geometry import (
 from protosphere.report.colors import DIVERGING, NEUTRAL
 from protosphere.report.content import Block, Choice, Figure, Section
 from protosphere.report.curves import (
+    LEGEND,
     Method,
     curve_traces,
     group_methods,
@@ -178,7 +179,7 @@ def _create_heat_map(run: RunData, name: str, binned: Binned, limit: float, inde
         "showgrid": False,
         "constrain": "domain",
         "automargin": True,
-        "title": {"text": "class" if is_exact else "classes, by number"},
+        "title": {"text": "class" if is_exact else "classes, by number", "standoff": 20},
         "nticks": 20,
     }
     layout = {
@@ -239,6 +240,7 @@ def _create_spectrum(methods: Sequence[Method]) -> Figure:
             "rangemode": "tozero",
         },
         "hovermode": "closest",
+        "legend": LEGEND,
     }
     return Figure(
         "spectrum",

@@ -4,11 +4,14 @@ from typing import Any, NamedTuple
 
 from protosphere.report.content import Figure, Note, Section
 from protosphere.report.curves import (
+    LEGEND,
     SEEDS,
     Method,
     curve_traces,
     group_methods,
+    has_curve,
     mean_curve,
+    note_without_curves,
     read_series,
 )
 from protosphere.report.sources import ReportData
@@ -42,7 +45,8 @@ def create_section(report: ReportData) -> Section | None:
     if not figures:
         return None
     silent = [run.name for run in report.runs if not run.records]
-    notes = []
+    single = note_without_curves(report.runs)
+    notes = [] if single is None else [single]
     if silent:
         text = f"Nothing was logged by {', '.join(silent)}: metrics.jsonl is missing or empty."
         notes.append(Note(text, kind="missing"))
@@ -114,6 +118,8 @@ def _create_figure(plot: _Plot, methods: tuple[Method, ...]) -> Figure | None:
     for method in methods:
         series = []
         for run in method.runs:
+            if plot.kind == "evaluation" and not has_curve(run):
+                continue
             records = [record for record in run.records if record.get("kind") == plot.kind]
             points = read_series(records, plot.key)
             series.append([(epoch, plot.scale * value) for epoch, value in points])
@@ -124,5 +130,6 @@ def _create_figure(plot: _Plot, methods: tuple[Method, ...]) -> Figure | None:
         "xaxis": {"title": {"text": "epoch"}},
         "yaxis": {"title": {"text": plot.axis}} | plot.layout.get("yaxis", {}),
         "hovermode": "closest",
+        "legend": LEGEND,
     }
     return Figure(plot.name, plot.title, plot.meaning, tuple(traces), layout)
