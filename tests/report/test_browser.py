@@ -105,6 +105,8 @@ def test_every_section_is_there_and_every_figure_drawn(page: Page) -> None:
 def test_nothing_is_loaded_and_no_text_of_users_is_run(page: Page) -> None:
     requests = [url for url in page.requests() if not url.startswith(("data:", "blob:"))]
     assert requests == [page.evaluate("location.href")]
+    policy = "document.querySelector('meta[http-equiv=Content-Security-Policy]').content"
+    assert "unsafe" not in page.evaluate(f"{policy}.match(/script-src [^;]*/)[0]")
     assert page.evaluate("window.hacked") is None
     assert page.evaluate("document.querySelectorAll('img, [onerror]').length") == 0
     assert _messages(page) == []
@@ -113,7 +115,7 @@ def test_nothing_is_loaded_and_no_text_of_users_is_run(page: Page) -> None:
 
 def test_menus_show_the_selected_figure(page: Page) -> None:
     shown = page.evaluate("""(async () => {
-      const wrong = [];
+      const wrong = [], checked = [];
       for (const choice of document.querySelectorAll('.choice')) {
         const menu = choice.querySelector('select');
         if (menu.options.length < 2 || choice.matches('[id^=sphere]')) continue;
@@ -125,12 +127,13 @@ def test_menus_show_the_selected_figure(page: Page) -> None:
         const end = performance.now() + 5000;
         while (plot.dataset.state !== 'drawn' && performance.now() < end)
           await new Promise((resolve) => setTimeout(resolve, 10));
+        checked.push(choice.id);
         if (visible.length !== 1 || visible[0].id !== menu.value || plot.dataset.state !== 'drawn')
           wrong.push(choice.id);
       }
-      return wrong;
+      return [wrong, checked.length > 5];
     })()""")
-    assert shown == []
+    assert shown == [[], True]
     assert _messages(page) == []
 
 
