@@ -17,7 +17,7 @@ from protosphere.runs import RunFolder
 from protosphere.runs.checkpoints import Checkpoint, load_checkpoint
 from protosphere.training import AdamW, TimmOptimizer
 from protosphere.training.fsdp import find_blocks
-from support.fsdp_training import Run, create_objective, train_five_steps
+from support.fsdp_training import Run, create_objective, shard_for_a_gpu, train_five_steps
 from support.group_training import run_digits
 from support.processes import Processes, gloo_processes
 
@@ -153,6 +153,11 @@ def test_what_does_not_go_with_fsdp_is_refused(
 ) -> None:
     with pytest.raises(RuntimeError, match=message):
         processes.run(train_five_steps, [(Run(**change),)] * 2)
+
+
+def test_a_gpu_needs_nccl(processes: Processes) -> None:
+    with pytest.raises(RuntimeError, match="fsdp on a GPU needs a process group of NCCL, got one"):
+        processes.run(shard_for_a_gpu, [()] * 2)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,13 @@ from protosphere.losses import NONLLoss
 from protosphere.parallel.launch import World
 from protosphere.runs.checkpoints import Checkpoint
 from protosphere.training import Objective, ParameterGroups, Schedule, TrainConfig, train
-from protosphere.training.fsdp import find_blocks, is_divided, own_part, whole_weights
+from protosphere.training.fsdp import (
+    find_blocks,
+    is_divided,
+    own_part,
+    shard_encoder,
+    whole_weights,
+)
 from protosphere.training.optimizers import SGD, OptimizerConfig
 
 NUM_CLASSES, NUM_SAMPLES, BATCH_SIZE = 4, 23, 20
@@ -147,3 +153,8 @@ def train_together(
     average = checkpoint.state.get("ema", {})
     weights = checkpoint.weights | {f"average of {k}": v for k, v in average.items()}
     return {name: value.cpu() for name, value in weights.items()}, losses, checkpoint, found
+
+
+def shard_for_a_gpu(group: Any) -> None:
+    """Divide an encoder as on a GPU, which gloo cannot do."""
+    shard_encoder(create_objective(group).encoder, group, device=torch.device("cuda"))

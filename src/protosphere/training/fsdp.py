@@ -64,13 +64,18 @@ def shard_encoder(encoder: nn.Module, group: ProcessGroup, *, device: torch.devi
         device: Device of the weights.
 
     Raises:
-        ValueError: The version of torch cannot do it with the backend of the group.
+        ValueError: The backend of the group cannot do it on the device, or not with this version
+            of torch.
     """
     from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415  Not in every build.
     from torch.distributed.fsdp import FSDPModule, fully_shard  # noqa: PLC0415
 
     # Gloo has sums and no averages.
     only_sums = "nccl" not in dist.get_backend(group)
+    if only_sums and device.type == "cuda":
+        raise ValueError(
+            f"fsdp on a GPU needs a process group of NCCL, got one of {dist.get_backend(group)}"
+        )
     if only_sums and not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
         raise ValueError(
             f"fsdp without NCCL needs a newer version of torch, got {torch.__version__}"
