@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from protosphere.runs import RunFolder
@@ -67,7 +68,9 @@ def write_run(
         evaluation_crop="resize",
         class_counts=(300,) * len(class_names),
     ).write(run)
-    write_arrays(run, geometry_arrays(simplex(len(class_names))))
+    means = simplex(min(len(class_names), 20))
+    # More classes than that are no simplex, which would take time.
+    write_arrays(run, geometry_arrays(np.resize(means, (len(class_names), len(means)))))
     values = {"accuracy": 0.9, "nearest_mean_accuracy": 0.8, "train_accuracy": 0.95}
     records: list[dict[str, Any]] = []
     for epoch in range(1, (epochs if last_epoch is None else last_epoch) + 1):

@@ -1,0 +1,160 @@
+"""The overview: results over seeds beside the paper's, states, machines and problems."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protosphere.report.content import Note, Section, Table
+from protosphere.report.final_results import final_evaluation
+from protosphere.report.sections.overview import create_section
+from protosphere.report.sources import ReportData, RunData
+from support.report_runs import create_run, evaluations
+from support.report_studies import create_comparison, create_sweep
+
+
+def create(
+    name: str, accuracy: float = 0.5, *, seed: int = 42, epochs: int = 2, **fields: Any
+) -> RunData:
+    recipe = {
+        "name": name,
+        "data": {"source": "cifar100"},
+        "loss": {"name": "nonl"},
+        "schedule": {"epochs": epochs},
+    }
+    values = {"accuracy": [0.1, accuracy], "nc1_ratio": [1.0, accuracy / 10]}
+    return create_run(
+        f"{name}, seed {seed}",
+        method=name,
+        seed=seed,
+        arrays={},
+        records=evaluations(values),
+        **{"recipe": recipe, "num_classes": 100, **fields},
+    )
+
+
+def section_of(*runs: RunData, **fields: Any) -> Section:
+    return create_section(ReportData(runs, **fields))
+
+
+def table_of(section: Section, title: str) -> Table:
+    (table,) = [
+        block for block in section.blocks if isinstance(block, Table) and block.title == title
+    ]
+    return table
+
+
+def cell(table: Table, row: str, column: str) -> str:
+    (cells,) = [cells for cells in table.rows if cells[0] == row]
+    return cells[table.columns.index(column)]
+
+
+def notes(section: Section, kind: str = "text") -> str:
+    found = [block for block in section.blocks if isinstance(block, Note)]
+    return "\n".join(note.text for note in found if note.kind == kind)
+
+
+def test_a_row_is_a_method_with_mean_and_sample_deviation() -> None:
+    runs = [create("nonl", value, seed=seed) for seed, value in enumerate((0.7, 0.72, 0.74))]
+    table = table_of(section_of(*runs, create("ntce", 0.71)), "Results")
+    assert [row[0] for row in table.rows] == ["nonl", "ntce"]
+    assert cell(table, "nonl", "Accuracy, %") == "72.0 ± 2.0"
+    assert cell(table, "nonl", "Seeds") == "0, 1, 2"
+    assert cell(table, "ntce", "Accuracy, %") == "71.0"
+    best = {(row, table.columns[column]) for row, column in table.best}
+    assert (0, "Accuracy, %") in best
+    assert (1, "NC1: variance ratio") in best
+
+
+def test_runs_that_are_not_complete_do_not_count_beside_complete_ones() -> None:
+    section = section_of(
+        create("nonl", 0.7, seed=1),
+        create("nonl", 0.1, seed=2, state="incomplete"),
+        create("ntce", 0.3, state="running", epochs=10),
+    )
+    table = table_of(section, "Results")
+    assert cell(table, "nonl", "Accuracy, %") == "70.0"
+    assert cell(table, "nonl", "Seeds") == "1"
+    assert cell(table, "ntce", "Accuracy, %") == "30.0"
+    assert "Not complete, so values so far: ntce." in notes(section)
+    assert "ntce, seed 42 is running: 2 of 10 epochs are done." in notes(section)
+    runs = table_of(section, "Runs")
+    assert cell(runs, "nonl, seed 2", "State") == "incomplete, epoch 2 of 2"
+    assert cell(runs, "ntce, seed 42", "State") == "running, epoch 2 of 10"
+
+
+def test_the_paper_stands_beside_the_same_data_and_loss() -> None:
+    section = section_of(create("nonl", 0.7, epochs=100))
+    assert cell(table_of(section, "Results"), "nonl", "Paper, %") == "73.6"
+    assert "(Table 1); the paper trained for 1000 epochs, these runs for 100" in notes(section)
+    equal = section_of(create("nonl", 0.7, epochs=1000))
+    assert "(Table 1)." in notes(equal)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"source": "digits"},
+        {"source": "cifar100", "long_tail": 0.01},
+        {"source": "cifar100", "label_noise": {"name": "symmetric", "fraction": 0.2}},
+        {"source": "cifar100", "class_groups": "coarse"},
+    ],
+)
+def test_other_data_have_no_number_of_the_paper(data: dict[str, object]) -> None:
+    recipe = {"data": data, "loss": {"name": "nonl"}, "schedule": {"epochs": 2}}
+    assert "Paper, %" not in table_of(section_of(create("a", recipe=recipe)), "Results").columns
+
+
+def test_results_of_a_monitored_run_are_those_of_its_best_evaluation() -> None:
+    values = {"accuracy": [0.3, 0.6, 0.5], "loss": [3.0, 2.0, 1.0]}
+    for monitor, expected in (("accuracy", 0.6), ("loss", 0.5), (None, 0.5)):
+        run = create_run(recipe={"checkpoint": {"monitor": monitor}}, records=evaluations(values))
+        record = final_evaluation(run)
+        assert record is not None
+        assert record["accuracy"] == expected
+
+
+def test_machine_and_commit_are_named_and_their_absence_too() -> None:
+    machine = {"device": "NVIDIA H200", "versions": {"torch": "2.15.0"}, "commit": "abc-dirty"}
+    table = table_of(section_of(create("a", machine=machine), create("b")), "Runs")
+    assert cell(table, "a, seed 42", "Commit") == "abc-dirty"
+    assert cell(table, "a, seed 42", "Device") == "NVIDIA H200"
+    assert cell(table, "b, seed 42", "Commit") == "not recorded"
+    assert cell(table, "b, seed 42", "torch") == "not recorded"
+
+
+def test_what_is_the_same_for_all_runs_is_said_once() -> None:
+    machine = {"device": "cpu", "versions": {}, "commit": "abc"}
+    table = table_of(section_of(*(create(name, machine=machine) for name in "abc")), "Runs")
+    assert "Commit" not in table.columns
+    assert "The same for all: " in table.meaning
+    assert "Commit: abc" in table.meaning
+
+
+def test_a_problem_of_many_runs_is_one_note() -> None:
+    problem = "geometry.safetensors is missing: no heat maps."
+    runs = [create(f"run{index}", problems=(problem,)) for index in range(50)]
+    section = section_of(*runs, create("whole"), problems=("Cannot read sweep.json.",))
+    missing = notes(section, "missing").splitlines()
+    assert missing == [
+        "Cannot read sweep.json.",
+        f"run0, seed 42, run1, seed 42, run2, seed 42 and 47 more: {problem}",
+    ]
+
+
+def test_a_report_without_runs_names_its_studies() -> None:
+    section = section_of(
+        comparisons={"study": create_comparison()}, sweeps={"rates": create_sweep()}
+    )
+    assert "Comparison study: 2 methods, seeds 42, 2 complete runs" in notes(section)
+    assert "commit 0123456789ab" in notes(section)
+    assert "Sweep rates of digits-nonl over optimizer.lr: 3 of 3 trials are complete." in notes(
+        section
+    )
+
+
+def test_a_run_with_nothing_but_its_folder_is_shown() -> None:
+    run = RunData("x", Path("x"), "x", None, "incomplete", problems=("recipe.yaml is missing.",))
+    section = section_of(run)
+    assert cell(table_of(section, "Runs"), "x", "State") == "incomplete, epoch 0 of ?"
+    assert "x: recipe.yaml is missing." in notes(section, "missing")
