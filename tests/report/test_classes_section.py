@@ -33,12 +33,11 @@ def test_worst_classes_equal_a_loop(num_classes: int, count: int, seed: int) -> 
     rows = []
     for index in range(num_classes):
         total = sum(int(number) for number in confusion[index])
-        if total == 0:
+        if total == confusion[index, index]:  # Also if it has no images.
             continue
         others = [(-int(confusion[index, k]), k) for k in range(num_classes) if k != index]
         most, other = min(others)
-        found = None if most == 0 else other
-        rows.append((int(confusion[index, index]) / total, index, total, found, -most / total))
+        rows.append((int(confusion[index, index]) / total, index, total, other, -most / total))
     rows.sort(key=lambda row: row[:2])
     worst = [
         (one.accuracy, one.index, one.num_samples, one.confused_with, one.fraction)
@@ -66,16 +65,15 @@ def test_the_table_names_the_most_frequent_wrong_prediction() -> None:
     assert table.rows == (
         ("nonl", "c2", "50.0 %", "10", "c1", "40.0 %"),
         ("nonl", "c0", "80.0 %", "10", "c1", "20.0 %"),
-        ("nonl", "c1", "100.0 %", "10", "–", "–"),
     )
 
 
 def test_confusion_is_in_percent_of_the_class_without_correct_predictions() -> None:
     confusion = [[6, 3, 0], [0, 10, 0], [1, 4, 15]]
     (trace,) = find_figure(create_section(ReportData((_run(confusion),))), "confusion-0").data
-    assert trace["y"] == ["c0 (67 %)", "c2 (75 %)", "c1 (100 %)"]
+    assert trace["y"] == ["c0 (67 %)", "c2 (75 %)"]
     assert trace["x"] == ["c0", "c2", "c1"]
-    expected = [[np.nan, 0, 100 / 3], [5, np.nan, 20], [0, 0, np.nan]]
+    expected = [[np.nan, 0, 100 / 3], [5, np.nan, 20]]
     np.testing.assert_allclose(decode(trace["z"]), expected, rtol=1e-6)
 
 
@@ -123,6 +121,20 @@ def test_overconfident_classes_are_counted() -> None:
     run.arrays["class_confidence"][:] = [0.9, 0.95, 0.6]
     figure = find_figure(create_section(ReportData((run,))), "class-confidence-0")
     assert "which 2 of 3 classes are" in figure.meaning
+
+
+def test_runs_without_a_wrong_prediction() -> None:
+    right, wrong = _run(np.eye(3, dtype=int), "right"), _run([[8, 2], [0, 10]], "wrong")
+    texts = [
+        getattr(block, "text", "") for block in blocks_of(create_section(ReportData((right,))))
+    ]
+    assert "No run has a wrong prediction." in texts
+    table = next(
+        block
+        for block in blocks_of(create_section(ReportData((right, wrong))))
+        if isinstance(block, Table)
+    )
+    assert [row[0] for row in table.rows] == ["wrong"]
 
 
 def test_runs_without_arrays_are_named() -> None:

@@ -16,15 +16,14 @@ class WorstClass:
         index: Class index.
         accuracy: Fraction of its images that are classified correctly.
         num_samples: Number of its images.
-        confused_with: Class that most of its wrong predictions are of, the first of equals; None if
-            there is no wrong prediction.
+        confused_with: Class that most of its wrong predictions are of, the first of equals.
         fraction: Fraction of its images that are predicted as this class.
     """
 
     index: int
     accuracy: float
     num_samples: int
-    confused_with: int | None
+    confused_with: int
     fraction: float
 
 
@@ -44,7 +43,9 @@ def class_accuracies(confusion: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def worst_classes(confusion: NDArray[Any], count: int) -> list[WorstClass]:
-    """Return the classes of the lowest accuracy, lowest first; classes without images are left out.
+    """Return the classes of the lowest accuracy, lowest first.
+
+    Classes without images and classes without a wrong prediction are left out.
 
     Args:
         confusion: Counts with true classes in rows and predicted classes in columns.
@@ -54,21 +55,20 @@ def worst_classes(confusion: NDArray[Any], count: int) -> list[WorstClass]:
     1
     """
     accuracies = class_accuracies(confusion)
-    order = [int(i) for i in np.argsort(accuracies, kind="stable") if np.isfinite(accuracies[i])]
+    order = [int(i) for i in np.argsort(accuracies, kind="stable") if accuracies[i] < 1]
     worst = []
     for index in order[:count]:
         errors = np.array(confusion[index], np.int64)
         num_samples = int(errors.sum())
         errors[index] = 0
         other = int(errors.argmax())
-        num_confused = int(errors[other])
         worst.append(
             WorstClass(
                 index,
                 float(accuracies[index]),
                 num_samples,
-                other if num_confused else None,
-                num_confused / num_samples,
+                other,
+                int(errors[other]) / num_samples,
             )
         )
     return worst

@@ -13,7 +13,7 @@ from protosphere.report.class_accuracy import (
     worst_classes,
 )
 from protosphere.report.colors import NEUTRAL, SEQUENTIAL
-from protosphere.report.content import Block, Figure, Section, Table
+from protosphere.report.content import Block, Figure, Note, Section, Table
 from protosphere.report.curves import LEGEND, Method, group_methods, shorten
 from protosphere.report.plotly_text import plain
 from protosphere.report.run_arrays import (
@@ -48,10 +48,7 @@ def create_section(report: ReportData) -> Section | None:
     blocks: list[Block] = [_create_sorted(methods)]
     counts = _create_counts(methods)
     blocks += [] if counts is None else [counts]
-    blocks.append(_create_worst(runs))
-    blocks.append(
-        menu_of_runs("confusion-maps", runs, [*map(_create_confusion, range(len(runs)), runs)])
-    )
+    blocks += _create_confusions(runs)
     colors = {method.name: method.color for method in methods}
     confidences = [
         _create_confidence(index, run, colors[run.method]) for index, run in enumerate(runs)
@@ -186,30 +183,36 @@ def _create_counts(methods: Sequence[Method]) -> Figure | None:
     )
 
 
+def _create_confusions(runs: Sequence[RunData]) -> list[Block]:
+    """The worst classes of the runs that have wrong predictions, as table and heat maps."""
+    wrong = [run for run in runs if worst_classes(_arrays(run)["confusion"], 1)]
+    if not wrong:
+        return [Note("No run has a wrong prediction.")]
+    maps = [_create_confusion(index, run) for index, run in enumerate(wrong)]
+    return [_create_worst(wrong), menu_of_runs("confusion-maps", wrong, maps)]
+
+
 def _create_worst(runs: Sequence[RunData]) -> Table:
     per_run = min(max(_MAX_ROWS // len(runs), 1), _MAX_ROWS_OF_RUN)
     rows = []
     for run in runs:
         confusion = _arrays(run)["confusion"]
         names = names_of_classes(run, len(confusion))
-        for worst in worst_classes(confusion, per_run):
-            other, fraction = "–", "–"
-            if worst.confused_with is not None:
-                other, fraction = names[worst.confused_with], f"{100 * worst.fraction:.1f} %"
-            rows.append(
-                (
-                    run.name,
-                    names[worst.index],
-                    f"{100 * worst.accuracy:.1f} %",
-                    str(worst.num_samples),
-                    other,
-                    fraction,
-                )
+        rows += [
+            (
+                run.name,
+                names[worst.index],
+                f"{100 * worst.accuracy:.1f} %",
+                str(worst.num_samples),
+                names[worst.confused_with],
+                f"{100 * worst.fraction:.1f} %",
             )
+            for worst in worst_classes(confusion, per_run)
+        ]
     return Table(
         "Worst classes",
-        f"The {per_run} classes of the lowest accuracy of each run, and the wrong class that most "
-        "of their images are predicted as, with its fraction of the images of the class.",
+        f"The classes of the lowest accuracy of each run, at most {per_run}, and the wrong class "
+        "that most of their images are predicted as, with its fraction of the images of the class.",
         ("run", "class", "accuracy", "images", "most frequent wrong prediction", "of the images"),
         tuple(rows),
     )
@@ -253,7 +256,8 @@ def _create_confusion(index: int, run: RunData) -> Figure:
         "accuracy), in percent of the images of the class; correct predictions are left blank.",
         (trace,),
         {
-            "xaxis": axis | {"title": {"text": "predicted class"}, "tickangle": -90},
+            "xaxis": axis
+            | {"title": {"text": "predicted class", "standoff": 20}, "tickangle": -90},
             "yaxis": axis | {"title": {"text": "true class"}, "autorange": "reversed", "dtick": 1},
         },
         height=260 + 20 * len(rows),
@@ -284,12 +288,13 @@ def _create_confidence(index: int, run: RunData, color: str) -> Figure:
             "y": encode(accuracies[known]),
             "text": [plain(shorten(names[i], 40)) for i in np.flatnonzero(known).tolist()],
             "marker": {"size": 7, "opacity": 0.75, "color": color},
+            "cliponaxis": False,
             "hovertemplate": "%{text}<br>confidence %{x:.1f} %, accuracy %{y:.1f} %<extra></extra>",
             "showlegend": False,
         },
     )
     values = np.concatenate([accuracies[known], confidences[known], [100.0]])
-    limits = [max(float(values.min()) - 5, 0), 102]
+    limits = [max(float(values.min()) - 5, 0), 100]
     return Figure(
         f"class-confidence-{index}",
         f"Accuracy and confidence of classes: {run.name}",
