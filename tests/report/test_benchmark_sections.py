@@ -321,3 +321,20 @@ def test_every_section_survives_hostile_names_and_damaged_rows(
             assert "<b>" not in str([drawn["name"], drawn.get("text")])
     # Only damaged rows: nothing to show.
     assert create(report_of(create_run("ce", {name: [{}]}))) is None
+
+
+def test_many_methods_are_a_heat_map_of_differences_to_their_mean() -> None:
+    errors = {("clean", 0): 0.1, ("fog", 1): 0.2}
+    runs = [
+        _corruptions(
+            f"method {index}", {key: error + 0.01 * index for key, error in errors.items()}
+        )
+        for index in range(11)
+    ]
+    section = corruptions.create_section(report_of(*runs))
+    (drawn,) = figures(section)["corruptions-by-name"].data
+    assert drawn["type"] == "heatmap"
+    # The mean is that of the sixth method.
+    assert [row[0] for row in drawn["z"]] == pytest.approx([index - 5 for index in range(11)])
+    assert drawn["text"][0] == ["method 0<br>clean: 10.0", "method 0<br>fog: 20.0"]
+    assert "farther left" not in figures(section)["corruptions-by-name"].meaning

@@ -101,8 +101,8 @@ def _draw_errors(
     return draw_dots(
         f"calibration-errors-{index}",
         f"Expected calibration error: {label}",
-        "Mean gap between confidence and accuracy before and after temperature scaling; farther "
-        "left is better calibrated.",
+        "Mean gap between confidence and accuracy before and after temperature scaling",
+        reading="farther left is better calibrated",
         categories={name: name for name in labels},
         dots=dots,
         value_title="expected calibration error (%)",

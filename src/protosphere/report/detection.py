@@ -120,8 +120,8 @@ def _draw_ood(
         figure = draw_dots(
             f"ood-{index}",
             f"Detection of images of other data: {label}",
-            "AUROC of each score, 50 % being chance; farther right, images of other data are told "
-            "apart better.",
+            "AUROC of each score, 50 % being chance",
+            reading="farther right, images of other data are told apart better",
             categories={score: _SCORES.get(score, score) for score in scores},
             dots=[
                 Dots(

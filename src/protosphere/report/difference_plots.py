@@ -99,7 +99,7 @@ def draw_differences(
         tuple(traces),
         {
             "xaxis": {
-                "title": {"text": f"difference in {plain(metric.name)}{unit}"},
+                "title": {"text": f"difference{unit}"},
                 "zeroline": True,
                 "zerolinewidth": 2,
             },

@@ -1,11 +1,12 @@
 """Figures of summaries over seeds: dots by category, and lines, with one color per method."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from protosphere.report.colors import NEUTRAL, PALETTE, run_colors, run_dashes
+from protosphere.report.colors import DIVERGING, NEUTRAL, PALETTE, run_colors, run_dashes
 from protosphere.report.content import Figure
 from protosphere.report.curves import shorten
 from protosphere.report.plotly_text import plain
@@ -17,6 +18,9 @@ _FRAME, _ROW, _LARGEST_ROW, _DOT = 120, 34, 110, 10
 _LEGEND_LINE, _LABEL_LINE, _MAX_LEGEND = 19, 15, 12
 # Characters of a line of a label.
 _LABEL_WIDTH = 18
+# More methods than this are drawn as a heat map, with rows of so many pixels.
+_MAX_DOTS, _HEAT_ROW = 10, 20
+_HEAT_READING = "colors are differences to the mean of all methods, column by column."
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")
 # Fraction of a row that dots of different methods are spread over.
 _SPREAD = 0.7
@@ -87,6 +91,7 @@ def draw_dots(
     title: str,
     meaning: str,
     *,
+    reading: str = "",
     categories: Mapping[str, str],
     dots: Sequence[Dots],
     value_title: str,
@@ -96,10 +101,14 @@ def draw_dots(
 ) -> Figure:
     """Return a figure with one row per category and one dot per method, side by side in the row.
 
+    More than ten methods are a heat map instead, in which colors are differences to the mean of the
+    category over the methods.
+
     Args:
         name: Identifier of the figure.
         title: Title.
-        meaning: One sentence about it.
+        meaning: What it shows, the beginning of a sentence.
+        reading: How to read the dots, the rest of the sentence.
         categories: Categories from top to bottom, with their labels.
         dots: The dots of each method; the bars of dots are one standard deviation.
         value_title: Title of the axis of values.
@@ -109,6 +118,9 @@ def draw_dots(
     """
     shown = [row for row in categories if any(row in one.values for one in dots)]
     drawn = [one for one in dots if any(row in one.values for row in shown)]
+    if len(drawn) > _MAX_DOTS:
+        figure = Figure(name, title, f"{meaning}; {_HEAT_READING}", (), {})
+        return _draw_heat_map(figure, categories, shown, drawn, scale, digits)
     places = {row: index for index, row in enumerate(shown)}
     most = max((sum(row in one.values for one in drawn) for row in shown), default=1)
     traces = []
@@ -165,7 +177,77 @@ def draw_dots(
     row_height = max(_ROW, min(_DOT * most, _LARGEST_ROW), _LABEL_LINE * label_lines + 8)
     # On a phone each entry of the legend has a line of its own.
     height = _FRAME + row_height * len(shown) + _LEGEND_LINE * min(len(drawn), _MAX_LEGEND)
-    return Figure(name, title, meaning, tuple(traces), layout, height=max(height, 240))
+    sentence = f"{meaning}; {reading}." if reading else f"{meaning}."
+    return Figure(name, title, sentence, tuple(traces), layout, height=max(height, 240))
+
+
+def _draw_heat_map(
+    figure: Figure,
+    categories: Mapping[str, str],
+    shown: Sequence[str],
+    drawn: Sequence[Dots],
+    scale: float,
+    digits: int,
+) -> Figure:
+    """The values of many methods: one row per method, one column per category."""
+    means = {
+        row: fmean(one.values[row].mean for one in drawn if row in one.values) for row in shown
+    }
+    trace = {
+        "type": "heatmap",
+        "name": "difference to the mean",
+        "z": [
+            [
+                scale * (one.values[row].mean - means[row]) if row in one.values else None
+                for row in shown
+            ]
+            for one in drawn
+        ],
+        "x": list(range(len(shown))),
+        "y": list(range(len(drawn))),
+        "text": [
+            [
+                f"{plain(one.name)}<br>{plain(categories[row])}: "
+                f"{format_summary(one.values.get(row), scale=scale, digits=digits)}"
+                for row in shown
+            ]
+            for one in drawn
+        ],
+        "hoverinfo": "text",
+        "colorscale": DIVERGING,
+        "zmid": 0,
+        "xgap": 1,
+        "ygap": 1,
+        "colorbar": {
+            "title": {"text": "difference" + " (points)" * (scale == 100), "side": "top"},
+            "orientation": "h",
+            "thickness": 10,
+            "y": 1.0,
+            "yanchor": "bottom",
+        },
+    }
+    layout = {
+        "xaxis": {
+            "tickmode": "array",
+            "tickvals": list(range(len(shown))),
+            "ticktext": [plain(shorten(categories[row], 24)) for row in shown],
+            "tickfont": {"size": 11},
+            "showgrid": False,
+            "zeroline": False,
+        },
+        "yaxis": {
+            "tickmode": "array",
+            "tickvals": list(range(len(drawn))),
+            "ticktext": [plain(shorten(one.name, 22)) for one in drawn],
+            "tickfont": {"size": 11},
+            "autorange": "reversed",
+            "showgrid": False,
+            "zeroline": False,
+        },
+        "hovermode": "closest",
+    }
+    height = 280 + _HEAT_ROW * len(drawn)
+    return replace(figure, data=(trace,), layout=layout, height=height)
 
 
 def _offset(one: Dots, row: str, drawn: Sequence[Dots], most: int) -> float:

@@ -190,9 +190,9 @@ def _draw_times(
     return draw_dots(
         "convergence-times",
         "Time to 95 % of neural collapse",
-        "Percentage of the run until each metric stays within 95 % of its value at collapse; "
-        "farther left is faster, runs that never get there have no dot, and open symbols are the "
-        "paper's numbers.",
+        "Percentage of the run until each metric stays within 95 % of its value at collapse",
+        reading="farther left is faster, runs that never get there have no dot, and open symbols "
+        "are the paper's numbers",
         categories=metrics,
         dots=dots,
         value_title="percentage of the run",

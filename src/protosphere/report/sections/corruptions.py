@@ -210,8 +210,8 @@ def _draw_corruptions(
     return draw_dots(
         "corruptions-by-name",
         "Error by corruption",
-        "Error on the test images under each corruption, averaged over its severities; farther "
-        "left is more robust.",
+        "Error on the test images under each corruption, averaged over its severities",
+        reading="farther left is more robust",
         categories=categories,
         dots=[
             Dots(

@@ -251,7 +251,7 @@ def _draw_memorized(families: Sequence[_Family], classifier: tuple[str, str]) ->
         "label-noise-memorized",
         f"What becomes of wrongly labeled images: {label}",
         "Percentage of the wrongly labeled training images that get their wrong label (memorized, "
-        "lower is better) and their true label (corrected, higher is better).",
+        "lower is better) and their true label (corrected, higher is better)",
         categories=labels,
         dots=dots,
         value_title="wrongly labeled training images (%)",

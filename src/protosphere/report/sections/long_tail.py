@@ -165,8 +165,9 @@ def _draw_groups(
     return draw_dots(
         f"long-tail-groups-{index}",
         f"Accuracy by number of training images: {label}",
-        "Test accuracy of classes with many, medium and few training images; the nearer the dots "
-        "of a method are to each other, the less it favors frequent classes.",
+        "Test accuracy of classes with many, medium and few training images",
+        reading="the nearer the dots of a method are to each other, the less it favors frequent "
+        "classes",
         categories=_GROUPS,
         dots=[
             Dots(
@@ -189,8 +190,8 @@ def _draw_classifiers(
     return draw_dots(
         "long-tail-classifiers",
         "Accuracy on all classes by classifier",
-        "Test accuracy on all classes when the same features are classified in different ways; "
-        "only the head was trained.",
+        "Test accuracy on all classes when the same features are classified in different ways",
+        reading="only the head was trained",
         categories=classifiers,
         dots=[
             Dots(

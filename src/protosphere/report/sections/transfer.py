@@ -150,7 +150,8 @@ def _draw_targets(
             f"transfer-{index}",
             f"Accuracy on other data: {label}",
             "Accuracy of a classifier fitted to the frozen features of each run, with all training "
-            "images of the other data set; farther right is better.",
+            "images of the other data set",
+            reading="farther right is better",
             categories={keys[pair]: title for pair, title in pairs.items()},
             dots=[
                 Dots(
