@@ -151,7 +151,7 @@ def test_a_missing_file_is_named_and_the_rest_is_kept(
     assert sum(bool(part) for part in kept) == (4 if name == "metrics.jsonl" else 5)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe{", b"[1, 2]", b"[" * 9999])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe{", b"[1, 2]", b"[" * 1500])
 @pytest.mark.parametrize(
     "name",
     ["recipe.yaml", "machine.json", "classes.json", "data.json", "benchmarks/ood.json",
