@@ -231,6 +231,7 @@ def _draw_heat_map(
             "tickmode": "array",
             "tickvals": list(range(len(shown))),
             "ticktext": [plain(shorten(categories[row], 24)) for row in shown],
+            "tickangle": -90,
             "tickfont": {"size": 11},
             "showgrid": False,
             "zeroline": False,
