@@ -91,7 +91,7 @@ ALL = (
     GLOBAL,
     *sorted((QUEUE, *SIZES), key=lambda queue: int(queue.name[6:])),
     *STARTS,
-    *RESCALED,
+    *sorted(RESCALED, key=lambda queue: int(queue.name[15:])),
 )
 
 

@@ -25,6 +25,7 @@ import prototypes
 import runs
 import scaling
 import training
+import variants
 import whitening
 
 ROOT = Path(__file__).parents[1]
@@ -81,7 +82,9 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "prototypes": _of_record("prototypes", prototypes.table),
     "scaling": _of_record("scaling", scaling.table, scaling.source),
     "scaling-model": _of_record("scaling", scaling.model_table, scaling.model_source),
+    "sweeps": lambda: (variants.sweep_table(), variants.sweep_source()),
     "training": _of_record("training-gpu", training.table),
+    "variants": _of_record("variants", variants.table, variants.source),
     "whitening": _of_record("whitening", whitening.table),
     "shrinkage": _of_record("whitening", whitening.shrinkage_table),
     "million": _of_record("whitening", whitening.million_table),

@@ -1,5 +1,15 @@
 """Variants of NTCE on CIFAR-100, each one change of the settings that its sweep chose.
 
+The sweeps of results/sweeps were, for each of four losses,
+
+    protosphere sweep cifar100-strong-LOSS --trials 8 --seed 4 --out SWEEP \\
+        --set training.batch_size=512 --set schedule.epochs=40 \\
+        --set "evaluation={every: 10, metrics: cheap}" --set "checkpoint={every: 10, keep: 1}" \\
+        --over optimizer.lr=log:0.05..0.4 --over optimizer.weight_decay=log:0.0002..0.002 \\
+        --over "augmentation.mixing=null,{name: mixup, alpha: 0.2}" \\
+        --over training.ema_decay=null,0.999 \\
+        --over loss.temperature=log:0.05..0.3       # ce: loss.label_smoothing=0..0.2
+
 ResNet-18, batches of 512, 40 epochs, evaluated on the validation images of the sweeps; the settings
 are those of results/sweeps. Runs that were interrupted continue.
 
@@ -220,6 +230,52 @@ def table(record: dict[str, Any]) -> str:
         ]
         lines.append(f"| {row['change']} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def source(record: dict[str, Any]) -> str:
+    """Return the line beneath the table of variants."""
+    machine = record["machine"]
+    return (
+        f"{machine['device']}, torch {machine['versions']['torch']}, several runs at a time on the "
+        f"GPU; commit {record['commit']}."
+    )
+
+
+def sweep_table() -> str:
+    """Return the chosen trial of each sweep as a row of a Markdown table."""
+    lines = [
+        "| loss | best validation accuracy | the next ones | learning rate | weight decay "
+        "| temperature or smoothing | mixup | EMA |",
+        "|---|---:|---:|---:|---:|---:|---|---|",
+    ]
+    for loss in ("ce", "normface", "ntce", "nonl"):
+        record = json.loads((SWEEPS / loss / "sweep.json").read_text())
+        complete = [trial for trial in record["trials"] if trial["state"] == "complete"]
+        best, *others = sorted(complete, key=lambda trial: -trial["value"])
+        settings = best["settings"]
+        own = settings.get("loss.temperature", settings.get("loss.label_smoothing"))
+        cells = [
+            f"{100 * best['value']:.2f} %",
+            ", ".join(f"{100 * trial['value']:.2f}" for trial in others[:2]),
+            f"{settings['optimizer.lr']:.2f}",
+            f"{settings['optimizer.weight_decay']:.1e}",
+            f"{own:.3f}",
+            "no" if settings["augmentation.mixing"] is None else "yes",
+            "no" if settings["training.ema_decay"] is None else "yes",
+        ]
+        lines.append(f"| {registry.LOSSES[loss].title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def sweep_source() -> str:
+    """Return the line beneath the table of sweeps."""
+    machine = json.loads((SWEEPS / "ce" / "machine.json").read_text())
+    record = json.loads((SWEEPS / "ce" / "sweep.json").read_text())
+    error = math.sqrt(0.75 * 0.25 / record["num_validation"])
+    return (
+        f"{machine['device']}, torch {machine['versions']['torch']}, several sweeps at a time; "
+        f"standard error of an accuracy {100 * error:.1f} points; commit {machine['commit']}."
+    )
 
 
 if __name__ == "__main__":
