@@ -24,8 +24,8 @@ _NOT_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _NUMBER = re.compile(r"[-−+<>≈]?\s?\d[\d,]*(\.\d+)?(e[-+]?\d+)?(\s?[%×])?(\s[±(/].*)?")
 # Tables with more rows scroll within the page.
 _MAX_ROWS = 16
-# Cells with more characters are sentences, and as wide as they are readable.
-_MAX_WORDS = 40
+# Cells with more characters have several lines.
+_MAX_LINE = 32
 # Nothing is loaded from anywhere, and only the scripts of the page are run, named by their hashes.
 # Plotly needs styles in elements, and images for heat maps and downloads.
 _POLICY = (
@@ -218,7 +218,7 @@ def _table(table: Table) -> str:
             content = f"<strong>{content}</strong>"
         if column == 0:
             return f'<th scope="row"><span>{content}</span></th>'
-        kind = "number" if is_number[column] else "prose" if len(text) > _MAX_WORDS else ""
+        kind = "number" if is_number[column] else "prose" if len(text) > _MAX_LINE else ""
         return f'<td class="{kind}">{content}</td>' if kind else f"<td>{content}</td>"
 
     head = "".join(

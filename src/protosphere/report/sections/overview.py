@@ -49,13 +49,13 @@ def create_section(report: ReportData) -> Section:
     methods = group_methods(report.runs)
     blocks: list[Block] = [Note(text, "missing") for text in report.problems]
     blocks += _describe_states(report.runs)
-    blocks += _describe_studies(report)
     if any(run.evaluations for run in report.runs):
         blocks += _create_results(methods)
     if report.runs:
         blocks += [_create_runs(report.runs)]
     if any(run.recipe for run in report.runs):
         blocks += [_create_settings(methods)]
+    blocks += _describe_studies(report)
     blocks += _describe_problems(report.runs)
     return Section("overview", "Overview", _introduce(report, methods), tuple(blocks))
 
