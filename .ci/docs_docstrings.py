@@ -3,10 +3,11 @@
 import re
 from typing import Any
 
-from griffe import Class, ExprName, ExprSubscript, ExprTuple, Extension, Function, Object
+from griffe import Attribute, Class, ExprName, ExprSubscript, ExprTuple, Extension, Function, Object
 
 _ROLE = re.compile(r":(?:class|func|meth|mod|data|attr|exc):`~?([^`]+)`")
 _DOCTEST = re.compile(r"^(>>> .*(?:\n(?!\s*$).*)*)", re.MULTILINE)
+_LONGEST_VALUE = 200
 _JAXTYPING = {"Bool", "Float", "Float32", "Float64", "Int", "Int32", "Int64", "Integer", "Num"}
 _JAXTYPING |= {"Shaped", "UInt8"}
 
@@ -20,9 +21,11 @@ class DocumentedSource(Extension):
             _quote_shapes(parameter.annotation)
         _quote_shapes(func.returns)
 
-    def on_attribute(self, *, attr: Any, **kwargs: Any) -> None:
-        """Quote the shape of an attribute."""
+    def on_attribute(self, *, attr: Attribute, **kwargs: Any) -> None:
+        """Quote the shape of an attribute; leave out values that are tables of their own."""
         _quote_shapes(attr.annotation)
+        if len(str(attr.value)) > _LONGEST_VALUE:
+            attr.value = None
 
     def on_package(self, *, pkg: Object, **kwargs: Any) -> None:
         """Rewrite the docstrings once all names are known."""
