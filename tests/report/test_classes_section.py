@@ -94,6 +94,13 @@ def test_accuracy_of_a_method_is_the_mean_over_seeds() -> None:
     np.testing.assert_allclose(decode(line["y"]), [70, 75])
 
 
+def test_ranks_of_different_numbers_of_classes_are_in_percent() -> None:
+    runs = (_run([[8, 2], [0, 10]], "two"), _run(np.eye(4, dtype=int) + 1, "four"))
+    two, four = find_figure(create_section(ReportData(runs)), "class-accuracy").data
+    assert decode(two["x"]).tolist() == [50, 100]
+    assert decode(four["x"]).tolist() == [25, 50, 75, 100]
+
+
 @pytest.mark.parametrize(
     ("counts", "is_shown"), [((100, 10, 1), True), ((100, 99, 98), False), (None, False)]
 )

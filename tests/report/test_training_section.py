@@ -111,7 +111,7 @@ def test_names_cannot_be_markup_or_templates() -> None:
     )
     assert "<script>" not in json.dumps(figure.data)
     assert all("script" not in trace["hovertemplate"] for trace in figure.data)
-    assert list(_lines(figure)) == ["&lt;script&gt;%{x}&lt;/script&gt;"]
+    assert list(_lines(figure)) == ["&lt;script&gt;%&#123;x}&lt;/script&gt;"]
 
 
 @pytest.mark.parametrize("length", [5, 16, 33])

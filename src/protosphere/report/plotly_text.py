@@ -1,4 +1,4 @@
-"""Texts in figures: plotly reads a few HTML tags, which texts of users must not be."""
+"""Texts in figures: plotly reads some HTML tags and templates, which texts of users are not."""
 
 from html import escape
 
@@ -11,5 +11,7 @@ def plain(text: object) -> str:
 
     >>> plain("<b>tulip</b>")
     '&lt;b&gt;tulip&lt;/b&gt;'
+    >>> plain("%{x}")
+    '%&#123;x}'
     """
-    return escape(str(text), quote=False)
+    return escape(str(text), quote=False).replace("%{", "%&#123;")

@@ -83,21 +83,22 @@ def _mean_accuracies(method: Method) -> tuple[RunData, NDArray[np.float64]] | No
 
 
 def _create_sorted(methods: Sequence[Method]) -> Figure:
+    found = [(method, one) for method in methods if (one := _mean_accuracies(method)) is not None]
+    # Ranks of different numbers of classes are comparable in percent only.
+    in_percent = len({len(accuracies) for _, (_, accuracies) in found}) > 1
     traces = []
-    for method in methods:
-        if (found := _mean_accuracies(method)) is None:
-            continue
-        run, accuracies = found
+    for method, (run, accuracies) in found:
         names = names_of_classes(run, len(accuracies))
         order = [
             int(i) for i in np.argsort(accuracies, kind="stable") if np.isfinite(accuracies[i])
         ]
+        ranks = np.arange(1, len(order) + 1)
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers" if len(order) <= 50 else "lines",
                 "name": method.label,
-                "x": encode(np.arange(1, len(order) + 1)),
+                "x": encode(100 * ranks / len(order) if in_percent else ranks),
                 "y": encode(100 * accuracies[order]),
                 "text": [plain(shorten(names[index], 40)) for index in order],
                 "line": {"color": method.color, "dash": method.dash, "width": 2},
@@ -106,6 +107,7 @@ def _create_sorted(methods: Sequence[Method]) -> Figure:
                 "hovertemplate": "%{fullData.meta}<br>%{text}: %{y:.1f} %<extra></extra>",
             }
         )
+    unit = "% of the classes" if in_percent else "classes"
     return Figure(
         "class-accuracy",
         "Accuracy of classes",
@@ -113,7 +115,7 @@ def _create_sorted(methods: Sequence[Method]) -> Figure:
         "name of the class on hover; a line that starts higher is better for weak classes.",
         tuple(traces),
         {
-            "xaxis": {"title": {"text": "classes, by increasing accuracy"}},
+            "xaxis": {"title": {"text": f"{unit}, by increasing accuracy"}},
             "yaxis": {"title": {"text": "accuracy (%)"}},
             "hovermode": "closest",
             "legend": LEGEND,

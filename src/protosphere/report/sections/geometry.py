@@ -135,12 +135,12 @@ def _entries(run: RunData, name: str) -> Matrix:
 
 def _create_heat_maps(runs: Sequence[RunData], name: str) -> Choice | Figure:
     side = _MAX_SIDE if len(runs) <= _MANY_RUNS else _SMALLER_SIDE
+    binned = [bin_matrix(_cosines(run, name), side) for run in runs]
     # One scale for all runs, without the few most extreme pairs, makes runs comparable.
-    largest = [np.quantile(np.abs(_entries(run, name)), 0.999) for run in runs]
-    limit = max(float(np.nanmax([*largest, 0.0])), 0.01)
+    largest = [float(np.nanquantile(np.abs(one.values), 0.999)) for one in binned]
     figures = [
-        _create_heat_map(run, name, bin_matrix(_cosines(run, name), side), limit, index)
-        for index, run in enumerate(runs)
+        _create_heat_map(run, name, one, max(*largest, 0.01), index)
+        for index, (run, one) in enumerate(zip(runs, binned, strict=True))
     ]
     return menu_of_runs(f"{name.replace('_', '-')}-maps", runs, figures)
 
@@ -170,8 +170,8 @@ def _create_heat_map(run: RunData, name: str, binned: Binned, limit: float, inde
             "title": {"text": "cosine + 1/(K−1)", "side": "top"},
         },
         "hovertemplate": "%{y} and %{x}<br>"
-        + ("" if is_exact else "mean ")
-        + "cosine %{z:+.3f} against −1/(K−1)<extra></extra>",
+        + ("" if is_exact else "mean of ")
+        + "cosine + 1/(K−1): %{z:+.3f}<extra></extra>",
         "hoverongaps": False,
     }
     axis = {
