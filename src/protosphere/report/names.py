@@ -11,6 +11,7 @@ from protosphere.runs.recipe_keys import flatten, is_compared
 
 # With more keys, only those are named that are needed to tell the methods apart.
 _MAX_KEYS = 3
+_CLASSES = "classes"
 # Values that keys had in effect before they existed.
 _DEFAULTS = {
     "data.sampler": "uniform",
@@ -66,7 +67,7 @@ def _find_methods(runs: Sequence[RunData]) -> list[str]:
     for index, run in enumerate(runs):
         groups = by_name.setdefault(run.method, [])
         # The file that names groups of classes may change; their number may not.
-        own = {**run.recipe, "classes": len(run.class_names)}
+        own = {**run.recipe, _CLASSES: len(run.class_names)}
         for recipe, members in groups:
             if not find_differences(recipe, own):
                 members.append(index)
@@ -104,12 +105,17 @@ def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[s
 
 
 def _differ(key: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    if key == "classes" and not (left[key] and right[key]):
-        return False  # classes.json is missing.
+    if _is_unknown(key, left) or _is_unknown(key, right):
+        return False
     if key in left and key in right:
         return bool(left[key] != right[key])
     value = left[key] if key in left else right[key]
     return not _is_off(value) and value != _DEFAULTS.get(key)
+
+
+def _is_unknown(key: str, recipe: Mapping[str, Any]) -> bool:
+    """Whether a number of classes is not known, because classes.json is missing."""
+    return key == _CLASSES and not recipe.get(key)
 
 
 def _is_off(value: object) -> bool:
@@ -124,10 +130,11 @@ def _titles(name: str, recipes: Sequence[Mapping[str, Any]]) -> list[str]:
     keys = list(
         dict.fromkeys(key for recipe in recipes for key in find_differences(recipes[0], recipe))
     )
+    # The number of classes is named where it differs, even if other keys tell the methods apart.
+    keys.sort(key=_CLASSES.__eq__)
     if len(keys) > _MAX_KEYS:
-        keys = list(
-            dict.fromkeys([*_sufficient(keys, flat), *(key for key in keys if key == "classes")])
-        )
+        sufficient = _sufficient(keys, flat)
+        keys = [key for key in keys if key in sufficient or key == _CLASSES]
     titles = [_title(name, recipe, keys, flat) for recipe in flat]
     if len(set(titles)) == len(titles):
         return titles
@@ -141,7 +148,8 @@ def _title(
     settings = []
     for key in keys:
         value = recipe.get(key)
-        is_usual = sum(other.get(key) == value for other in recipes) > len(recipes) / 2
+        same = sum(other.get(key) == value or _is_unknown(key, other) for other in recipes)
+        is_usual = same > len(recipes) / 2
         if not _is_off(value) and not (is_usual and len(recipes) > _MAX_KEYS):
             settings.append(f"{_short_key(key)}={value}")
     return f"{name} ({', '.join(settings)})" if settings else name

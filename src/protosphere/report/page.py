@@ -26,6 +26,7 @@ _NUMBER = re.compile(r"[-−+<>≈]?\s?\d[\d,]*(\.\d+)?(e[-+]?\d+)?(\s?[%×])?(\
 _MAX_ROWS = 16
 # Cells with more characters have several lines.
 _MAX_LINE = 32
+_MAX_WORD = 8
 # Nothing is loaded from anywhere, and only the scripts of the page are run, named by their hashes.
 # Plotly needs styles in elements, and images for heat maps and downloads.
 _POLICY = (
@@ -208,8 +209,7 @@ def _choice(choice: Choice) -> str:
 
 def _table(table: Table) -> str:
     is_number = [
-        all(_NUMBER.fullmatch(row[column]) or row[column] in ("", "–") for row in table.rows)
-        for column in range(len(table.columns))
+        _is_numeric([row[column] for row in table.rows]) for column in range(len(table.columns))
     ]
 
     def cell(row: int, column: int, text: str) -> str:
@@ -238,6 +238,13 @@ def _table(table: Table) -> str:
         f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
         "</figure>\n"
     )
+
+
+def _is_numeric(cells: Sequence[str]) -> bool:
+    """Whether a column is one of numbers, some of which may be a word such as "never"."""
+    is_number = [bool(_NUMBER.fullmatch(cell)) for cell in cells]
+    others = [cell for cell, number in zip(cells, is_number, strict=True) if not number]
+    return any(is_number) and all(len(cell) <= _MAX_WORD for cell in others)
 
 
 def _figure_data(figure: Figure) -> str:
