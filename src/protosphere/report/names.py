@@ -133,7 +133,7 @@ def _titles(name: str, recipes: Sequence[Mapping[str, Any]]) -> list[str]:
     # The number of classes is named where it differs, even if other keys tell the methods apart.
     keys.sort(key=_CLASSES.__eq__)
     if len(keys) > _MAX_KEYS:
-        sufficient = _sufficient(keys, flat)
+        sufficient = _sufficient([key for key in keys if key != _CLASSES], flat)
         keys = [key for key in keys if key in sufficient or key == _CLASSES]
     titles = [_title(name, recipe, keys, flat) for recipe in flat]
     if len(set(titles)) == len(titles):
