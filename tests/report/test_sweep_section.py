@@ -99,6 +99,10 @@ def test_one_setting_is_a_curve_and_three_have_a_menu() -> None:
     single = _record(*trials, settings=(LR,))
     three = _record(*trials, settings=(LR, name, TEMPERATURE))
     section = create_section(ReportData((), sweeps={"first": single, "second": three}))
+    overview = table(section, "Best settings of each sweep")
+    assert column(overview, "Sweep") == ["first", "second"]
+    assert column(overview, "Best value") == ["50.00 %"] * 2
+    assert column(overview, "Complete trials") == ["2 of 6"] * 2
     curve = figures(section)["sweep-0-0"]
     assert trace(curve, "trials")["x"] == [0.1, 0.5]
     assert trace(curve, "trials")["y"] == pytest.approx([10.0, 50.0])

@@ -46,7 +46,9 @@ def show_sweep(name: str, record: SweepRecord, title: str = "") -> list[Block]:
         record: The record of the sweep.
         title: Text before titles, if there are several sweeps.
     """
-    blocks: list[Block] = [Note(f"{title}{_describe_best(record)} {describe_region(record)}")]
+    # Of several sweeps, a table above has the best settings.
+    best = "" if title else f"{_describe_best(record)} "
+    blocks: list[Block] = [Note(f"{title}{best}{describe_region(record)}")]
     diagram = draw_diagram(name, record)
     if len(diagram) == 1:
         blocks.append(diagram[0][1])
@@ -77,18 +79,18 @@ def _create_overview(sweeps: Mapping[str, SweepRecord]) -> Table:
         rows.append(
             (
                 name,
-                record.name,
-                f"{complete} of {record.num_trials}",
-                _metric(record),
                 MISSING if best is None else _format_value(record, best.value),
+                _metric(record),
+                f"{complete} of {record.num_trials}",
                 MISSING if best is None else _settings(best),
+                record.name,
             )
         )
     return Table(
         "Best settings of each sweep",
         "The best complete trial of each sweep. A value chosen among many trials is too good: test "
         "images tell how good the settings are.",
-        ("Sweep", "Recipe", "Complete trials", "Metric", "Best value", "Best settings"),
+        ("Sweep", "Best value", "Metric", "Complete trials", "Best settings", "Recipe"),
         tuple(rows),
     )
 
