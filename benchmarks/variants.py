@@ -167,17 +167,25 @@ def jobs() -> list[Job]:
     return [_job(variant) for variant in VARIANTS]
 
 
-def _job(variant: Variant) -> Job:
-    record = json.loads((SWEEPS / variant.base / "sweep.json").read_text())
+def chosen_settings(loss: str) -> list[str]:
+    """Return what the sweep of a loss chose, as values of ``--set``.
+
+    Args:
+        loss: Name of the loss.
+    """
+    record = json.loads((SWEEPS / loss / "sweep.json").read_text())
     best = next(trial for trial in record["trials"] if trial["number"] == record["best"])
-    chosen = [f"{key}={json.dumps(value)}" for key, value in best["settings"].items()]
+    return [f"{key}={json.dumps(value)}" for key, value in best["settings"].items()]
+
+
+def _job(variant: Variant) -> Job:
     overrides = (
         "training.batch_size=512",
         "data.validation_fraction=0.1",
         f"schedule.epochs={EPOCHS}",
         f"evaluation={{every: {EPOCHS // 4}, metrics: cheap}}",
         f"checkpoint={{every: {EPOCHS // 4}, keep: 1}}",
-        *chosen,
+        *chosen_settings(variant.base),
         *variant.overrides,
     )
     recipe = f"cifar100-strong-{variant.base}"

@@ -1,0 +1,144 @@
+"""Compare losses on CIFAR-100 at the settings that sweeps of equal budgets chose for each of them.
+
+ResNet-18, batches of 512, all training images, accuracy on the test images; the settings are those
+of results/sweeps. Runs that were interrupted continue.
+
+    python benchmarks/verdict.py DATA --runs RUNS [--group short --group long] [--seconds 500]
+    python benchmarks/verdict.py DATA --runs RUNS --collect
+
+DATA holds cifar100.npz with x_train, y_train, x_test and y_test. The group short has 100 epochs and
+five seeds for every loss, long has 200 epochs and three seeds for cross-entropy and the best other
+loss. ``--collect`` copies the records, without weights, to results/verdict and compares them as
+``protosphere compare`` does.
+"""
+
+import shutil
+from pathlib import Path
+
+import harness
+from jobs import Job, is_trained, main
+from protosphere.runs.comparison import COMPARISON_FILE, Comparison, read_comparison
+from protosphere.studies.compare import run_comparison
+from variants import chosen_settings
+
+RESULTS = harness.RESULTS / "verdict"
+METHODS = ("ce", "normface", "ntce", "nonl", "normface-nonl")
+BEST = "normface-nonl"
+# Group, epochs, seeds and methods.
+GROUPS = (
+    ("short", 100, range(42, 47), METHODS),
+    ("long", 200, range(42, 45), ("ce", BEST)),
+)
+RECORDS = ("recipe.yaml", "machine.json", "metrics.jsonl", "classes.json", "data.json")
+# Runs whose prototypes and class means are kept too, for reports.
+WITH_ARRAYS = ("ce", BEST)
+
+
+def jobs() -> list[Job]:
+    """Return all jobs, one seed of every loss after the other."""
+    return [
+        _job(group, method, seed, epochs)
+        for group, epochs, seeds, methods in GROUPS
+        for seed in seeds
+        for method in methods
+    ]
+
+
+def _job(group: str, method: str, seed: int, epochs: int) -> Job:
+    overrides = (
+        f"name=cifar100-best-{method}",
+        "training.batch_size=512",
+        f"schedule.epochs={epochs}",
+        f"evaluation={{every: {epochs // 2}, metrics: all}}",
+        f"checkpoint={{every: {epochs // 5}, keep: 1}}",
+        f"seed={seed}",
+        *chosen_settings(method),
+    )
+    name = f"{group}-{method}-{seed}"
+    return Job(group, name, f"cifar100-strong-{method}", "cifar100", overrides)
+
+
+def collect(runs: Path) -> None:
+    """Copy the records of the complete runs and compare them."""
+    for job in jobs():
+        folder, target = runs / job.name, RESULTS / job.group / job.name
+        if not is_trained(folder):
+            continue
+        target.mkdir(parents=True, exist_ok=True)
+        arrays = ("geometry.safetensors",) if _keeps_arrays(job) else ()
+        for name in (*RECORDS, *arrays):
+            if (folder / name).exists():
+                shutil.copy(folder / name, target)
+    for group, *_ in GROUPS:
+        folders = sorted(path.parent for path in (RESULTS / group).glob("*/recipe.yaml"))
+        if folders:
+            targets = [str(folder) for folder in folders]
+            run_comparison(targets, out=RESULTS / group, baseline="cifar100-best-ce", report=print)
+            print(table(group))
+
+
+def _keeps_arrays(job: Job) -> bool:
+    return any(job.name == f"short-{method}-42" for method in WITH_ARRAYS)
+
+
+def read(group: str) -> Comparison:
+    """Return the comparison of a group.
+
+    Args:
+        group: Name of the group.
+    """
+    return read_comparison(RESULTS / group / COMPARISON_FILE)
+
+
+def table(group: str) -> str:
+    """Return the comparison of a group as a Markdown table.
+
+    Args:
+        group: Name of the group.
+    """
+    comparison = read(group)
+    lines = [
+        "| loss | seeds | test accuracy | difference to cross-entropy, 95 % interval "
+        "| nearest class mean | effective rank of class means (of 99) "
+        "| within/between-class variance |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    return "\n".join([*lines, *(_row(comparison, method.name) for method in comparison.methods)])
+
+
+def _row(comparison: Comparison, method: str) -> str:
+    values = {row.metric: row for row in comparison.summaries if row.method == method}
+
+    def cell(metric: str, form: str, factor: float = 1) -> str:
+        row = values[metric]
+        spread = "" if row.std is None else f" ± {factor * row.std:{form}}"
+        return f"{factor * row.mean:{form}}{spread}"
+
+    difference = next(
+        (
+            row
+            for row in comparison.differences
+            if (row.method, row.metric) == (method, "accuracy") and row.low is not None
+        ),
+        None,
+    )
+    interval = (
+        "–"
+        if difference is None or difference.low is None or difference.high is None
+        else f"{100 * difference.mean:+.2f} ({100 * difference.low:+.2f} to "
+        f"{100 * difference.high:+.2f})"
+    )
+    cells = [
+        method.removeprefix("cifar100-best-"),
+        str(values["accuracy"].num_seeds),
+        cell("accuracy", ".2f", 100),
+        interval,
+        cell("nearest_mean_accuracy", ".2f", 100),
+        cell("inter_effective_rank", ".1f"),
+        cell("nc1_ratio", ".3f"),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main(__doc__, jobs, collect)
