@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from protosphere.metrics.verdicts import GradedDistance
 from protosphere.report.colors import DIVERGING, PALETTE
-from protosphere.studies.plots.figures import draw_absence, import_matplotlib, label
+from protosphere.studies.plots.figures import draw_absence, import_matplotlib
+from protosphere.studies.plots.looks import labels
 
 # Light to dark: the answers differ in lightness, not only in hue.
 _BANDS = {"yes": "#bfe3d0", "nearly": "#dcecc8", "partly": "#f7e3b5", "no": "#f3c8bd"}
@@ -128,7 +129,7 @@ def draw_cosine_map(
     axes.grid(visible=False)
     axes.set_title("Cosines between class means")
     if num_classes <= _MAX_TICKS:
-        texts = [label(name, 14) for name in class_names]
+        texts = labels(class_names, 14)
         turn = 90 if max(map(len, texts)) > 2 else 0
         axes.set_xticks(range(num_classes), texts, rotation=turn)
         axes.set_yticks(range(num_classes), texts)

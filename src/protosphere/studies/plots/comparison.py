@@ -7,7 +7,8 @@ from protosphere.report.colors import NEUTRAL
 from protosphere.report.metric_text import is_percentage
 from protosphere.runs.comparison import ComparedMetric, Comparison
 from protosphere.studies.compare_summary import seed_differences
-from protosphere.studies.plots.figures import create_figure, label, looks, styled
+from protosphere.studies.plots.figures import create_figure, styled
+from protosphere.studies.plots.looks import label, looks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,7 +82,7 @@ def _draw_metric(axes: Any, comparison: Comparison, metric: ComparedMetric) -> N
         fill = "full" if is_clear else "none"
         axes.plot(scale * row.mean, place, "o", color=color, fillstyle=fill, markersize=7)
     axes.axvline(0, color=NEUTRAL, linewidth=1.0, linestyle="--", zorder=0)
-    axes.set_yticks(range(len(rows)), [label(row.method) for row in rows])
+    axes.set_yticks(range(len(rows)), [drawn_as[row.method].text for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
     axes.locator_params(axis="x", nbins=5)

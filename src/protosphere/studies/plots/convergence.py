@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from protosphere.report.colors import NEUTRAL
-from protosphere.studies.plots.figures import Look, create_figure, draw_legend, label, looks, styled
+from protosphere.studies.plots.figures import create_figure, draw_legend, styled
+from protosphere.studies.plots.looks import Look, looks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +43,7 @@ def plot_convergence(
         for name, points in curves.items():
             row = next(row for row in rows[name] if row.metric == metric)
             own = [point for point in points if point.metric == metric]
-            _draw_curve(axes, name, drawn_as[name], own, row)
+            _draw_curve(axes, drawn_as[name], own, row)
     draw_legend(figure, panels)
     figure.suptitle(
         "Circle: the moving average stays within 95 % of collapse from here on", fontsize=9
@@ -50,9 +51,7 @@ def plot_convergence(
     return figure
 
 
-def _draw_curve(
-    axes: Any, name: str, look: Look, points: "Sequence[CurveRow]", row: "ConvergenceRow"
-) -> None:
+def _draw_curve(axes: Any, look: Look, points: "Sequence[CurveRow]", row: "ConvergenceRow") -> None:
     style = {"linewidth": 1.0, "zorder": 0}
     axes.axhline(row.threshold, color="black", linestyle="--", label="95 % of collapse", **style)
     if row.baseline_final is not None:
@@ -63,7 +62,7 @@ def _draw_curve(
     length = points[-1].epoch
     times = [100 * point.epoch / length for point in points]
     averages = [point.moving_average for point in points]
-    axes.plot(times, averages, label=label(name, 40), color=look.color, linestyle=look.line)
+    axes.plot(times, averages, label=look.text, color=look.color, linestyle=look.line)
     axes.plot(times, [point.value for point in points], color=look.color, alpha=0.3, linewidth=0.8)
     reached = row.percent_to_collapse
     if isinstance(reached, float):

@@ -5,14 +5,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from protosphere.data.corruptions import CORRUPTIONS
-from protosphere.studies.plots.figures import (
-    draw_legend,
-    import_matplotlib,
-    label,
-    looks,
-    percentages,
-    styled,
-)
+from protosphere.studies.plots.bars import percentages
+from protosphere.studies.plots.figures import draw_legend, import_matplotlib, styled
+from protosphere.studies.plots.looks import looks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,9 +53,7 @@ def plot_corruptions(runs: Mapping[str, CorruptedRun]) -> "Figure":
     for index, (name, run) in enumerate(runs.items()):
         look = drawn_as[name]
         summary = run.summary
-        text = (
-            label(name) if summary.mce is None else f"{label(name)} (mCE {100 * summary.mce:.1f})"
-        )
+        text = look.text if summary.mce is None else f"{look.text} (mCE {100 * summary.mce:.1f})"
         # Beside each other, so that equal errors do not hide one another.
         shift = 0.5 * ((index + 0.5) / len(runs) - 0.5)
         known = [

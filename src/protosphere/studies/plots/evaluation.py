@@ -10,7 +10,8 @@ from protosphere.evaluation.class_report import ClassResult, class_results
 from protosphere.metrics.verdicts import graded_distances
 from protosphere.report.colors import NEUTRAL, PALETTE, SEQUENTIAL
 from protosphere.studies.plots.collapse import draw_conditions, draw_cosine_histogram
-from protosphere.studies.plots.figures import create_figure, import_matplotlib, label, styled
+from protosphere.studies.plots.figures import create_figure, import_matplotlib, styled
+from protosphere.studies.plots.looks import label, labels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,7 +87,7 @@ def _draw_classes(axes: Any, results: Sequence[ClassResult], accuracy: float, sp
     shown = sorted(results, key=_accuracy)[:_MAX_BARS]
     _draw_horizontal_bars(axes, [_accuracy(one) for one in shown], color=PALETTE[0])
     axes.axvline(100 * accuracy, color="black", linestyle="--", linewidth=1.2)
-    axes.set_yticks(range(len(shown)), [label(one.name, 20) for one in shown])
+    axes.set_yticks(range(len(shown)), labels([one.name for one in shown], 20))
     is_part = len(shown) < len(results)
     axes.set_title(
         f"The {len(shown)} weakest of {len(results):,} classes" if is_part else "Accuracy by class"
@@ -136,9 +137,9 @@ def _draw_confusion(
             )
     axes.grid(visible=False)
     axes.set_xticks(
-        range(len(columns)), [label(class_names[one], 13) for one in columns], rotation=90
+        range(len(columns)), labels([class_names[one] for one in columns], 13), rotation=90
     )
-    axes.set_yticks(range(len(rows)), [label(class_names[one], 16) for one in rows])
+    axes.set_yticks(range(len(rows)), labels([class_names[one] for one in rows], 16))
     axes.set_title("Confusion of the weakest classes")
     axes.set_xlabel("predicted class")
     axes.set_ylabel("true class")

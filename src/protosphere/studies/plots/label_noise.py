@@ -4,15 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from protosphere.report.colors import BAD, GOOD
-from protosphere.studies.plots.figures import (
-    create_figure,
-    draw_bars,
-    draw_legend,
-    label,
-    looks,
-    percentages,
-    styled,
-)
+from protosphere.studies.plots.bars import draw_bars, percentages
+from protosphere.studies.plots.figures import create_figure, draw_legend, styled
+from protosphere.studies.plots.looks import labels, looks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,7 +111,8 @@ def _draw_wrong(axes: Any, trained: "Mapping[str, LabelNoiseRow]") -> None:
                 )
             start += width
     texts = [
-        f"{label(name)}\n{100 * row.fraction:g} % {row.noise}" for name, row in trained.items()
+        f"{name}\n{100 * row.fraction:g} % {row.noise}"
+        for name, row in zip(labels(list(trained)), trained.values(), strict=True)
     ]
     axes.set_yticks(range(len(trained)), texts)
     axes.set_ylim(max(2.5, len(trained) - 0.4), -0.6)
@@ -144,7 +139,7 @@ def _draw_fractions(axes: Any, by_method: "Mapping[str, Sequence[LabelNoiseRow]]
             look.marker,
             color=look.color,
             linestyle=look.line,
-            label=label(name, 40),
+            label=look.text,
         )
     axes.set_ylim(bottom=0)
     axes.set_title("Accuracy over the fraction of wrong labels")

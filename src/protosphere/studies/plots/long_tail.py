@@ -5,19 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protosphere.studies.plots.figures import (
-    Look,
-    bar_position,
-    create_figure,
-    draw_bars,
-    draw_legend,
-    draw_paper,
-    import_matplotlib,
-    label,
-    looks,
-    percentages,
-    styled,
-)
+from protosphere.studies.plots.bars import bar_position, draw_bars, draw_paper, percentages
+from protosphere.studies.plots.figures import create_figure, draw_legend, import_matplotlib, styled
+from protosphere.studies.plots.looks import Look, label, looks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -131,7 +121,7 @@ def _draw_curves(
     for name, (sizes, accuracies) in curves.items():
         look = drawn_as[name]
         axes.plot(
-            sizes, accuracies, look.marker, color=look.color, linestyle=look.line, label=label(name)
+            sizes, accuracies, look.marker, color=look.color, linestyle=look.line, label=look.text
         )
     axes.set_xscale("log")
     ticker = import_matplotlib().ticker

@@ -16,7 +16,8 @@ from protosphere.studies.plots.collapse import (
     draw_cosine_map,
     draw_spectrum,
 )
-from protosphere.studies.plots.figures import draw_absence, import_matplotlib, label, styled
+from protosphere.studies.plots.figures import draw_absence, import_matplotlib, styled
+from protosphere.studies.plots.looks import label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

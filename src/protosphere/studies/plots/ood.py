@@ -4,14 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from protosphere.report.colors import NEUTRAL
-from protosphere.studies.plots.figures import (
-    Look,
-    create_figure,
-    draw_legend,
-    label,
-    looks,
-    styled,
-)
+from protosphere.studies.plots.figures import create_figure, draw_legend, styled
+from protosphere.studies.plots.looks import Look, label, looks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +50,7 @@ def plot_ood(runs: "Mapping[str, Sequence[OodRow]]") -> "Figure":
             areas = {row.score: row.auroc for row in own}
             errors = {row.score: row.fpr95 for row in own}
             for axes, values in ((area, areas), (error, errors)):
-                _draw_points(axes, name, drawn_as[name], [values.get(one) for one in scores], shift)
+                _draw_points(axes, drawn_as[name], [values.get(one) for one in scores], shift)
         area.axhline(_CHANCE, color=NEUTRAL, linestyle="--", linewidth=1.0, label="chance")
         area.set_ylim(top=101)
         area.set_title(f"{label(against)}: AUROC")
@@ -73,9 +67,7 @@ def plot_ood(runs: "Mapping[str, Sequence[OodRow]]") -> "Figure":
     return figure
 
 
-def _draw_points(
-    axes: Any, name: str, look: Look, values: Sequence[float | None], shift: float
-) -> None:
+def _draw_points(axes: Any, look: Look, values: Sequence[float | None], shift: float) -> None:
     known = [(place + shift, 100 * one) for place, one in enumerate(values) if one is not None]
     axes.plot(
         [x for x, _ in known],
@@ -83,5 +75,5 @@ def _draw_points(
         look.marker,
         color=look.color,
         fillstyle="full" if not look.hatch else "none",
-        label=label(name),
+        label=look.text,
     )

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from protosphere.report.colors import NEUTRAL
-from protosphere.studies.plots.figures import create_figure, draw_legend, label, looks, styled
+from protosphere.studies.plots.figures import create_figure, draw_legend, styled
+from protosphere.studies.plots.looks import label, looks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from protosphere.report.colors import PALETTE
 from protosphere.runs.results import read_result
 from protosphere.studies.convergence import CurveRow, run_convergence
+from protosphere.studies.plots.bars import draw_paper
 from protosphere.studies.plots.convergence import plot_convergence
-from protosphere.studies.plots.figures import create_figure, draw_legend, draw_paper, label, styled
+from protosphere.studies.plots.figures import create_figure, draw_legend, styled
+from protosphere.studies.plots.looks import label, labels
 from protosphere.studies.reproduce import Number, Reproduction
 from protosphere.studies.reproduce_readings import RunReader
 
@@ -124,7 +126,7 @@ def plot_table(result: Reproduction, reader: RunReader) -> "Figure":  # noqa: AR
         axes.plot(*_points(known), "o", color=PALETTE[0], label="ours")
         paper = [(own[row].paper, place) for place, row in enumerate(rows) if row in own]
         draw_paper(axes, [(value, place) for value, place in paper if value is not None])
-        axes.set_yticks(range(len(rows)), [label(row) for row in rows])
+        axes.set_yticks(range(len(rows)), labels(rows))
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_title(label(column.replace("_", " ")))
     epochs = ", ".join(map(str, sorted({number.epochs for number in result.numbers})))

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from protosphere.report.colors import NEUTRAL, PALETTE
 from protosphere.report.phase_diagram import Panel, create_diagram, worst_good_value
 from protosphere.runs.sweeps import SweepRecord
-from protosphere.studies.plots.figures import create_figure, import_matplotlib, label, styled
+from protosphere.studies.plots.figures import create_figure, import_matplotlib, styled
+from protosphere.studies.plots.looks import label, labels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,9 +33,16 @@ def plot_sweep(record: SweepRecord) -> "Figure":
     diagram = create_diagram(record)
     if not diagram:
         raise ValueError("a figure needs a complete trial, and there is none")
-    figure, all_axes = create_figure(len(diagram), size=(5, 4))
-    for axes, panel in zip(all_axes, diagram, strict=True):
-        _draw_panel(figure, axes, record, panel)
+    figure, all_axes = create_figure(len(diagram), size=(5, 4) if len(diagram) == 1 else (4.2, 3.2))
+    drawn = [
+        _draw_panel(axes, record, panel) for axes, panel in zip(all_axes, diagram, strict=True)
+    ]
+    if drawn[0] is not None:
+        # One bar for all panels: they have the same trials.
+        where: dict[str, Any] = {}
+        if len(diagram) > 1:
+            where = {"location": "bottom", "shrink": 0.5, "aspect": 40}
+        figure.colorbar(drawn[0], ax=all_axes, label=record.metric.replace("_", " "), **where)
     figure.suptitle(
         f"{label(record.name, 40)}: {record.metric.replace('_', ' ')} on validation images\n"
         "Star: best trial. Line: as good as the best.",
@@ -43,7 +51,9 @@ def plot_sweep(record: SweepRecord) -> "Figure":
     return figure
 
 
-def _draw_panel(figure: "Figure", axes: Any, record: SweepRecord, panel: Panel) -> None:
+def _draw_panel(axes: Any, record: SweepRecord, panel: Panel) -> Any:
+    """Draw one panel, and return what a color bar is for; None for a panel of one setting."""
+    points = None
     xs, name = panel.points[:, 0], record.metric.replace("_", " ")
     axes.set_xscale("log" if panel.axes[0].is_log else "linear")
     assert record.best is not None
@@ -75,9 +85,9 @@ def _draw_panel(figure: "Figure", axes: Any, record: SweepRecord, panel: Panel) 
         )
         axes.use_sticky_edges = False
         axes.margins(0.05)
-        figure.colorbar(points, ax=axes, label=name)
         _style_axis(axes.yaxis, panel, 1)
     _style_axis(axes.xaxis, panel, 0)
+    return points
 
 
 def _style_axis(drawn: Any, panel: Panel, index: int) -> None:
@@ -88,6 +98,6 @@ def _style_axis(drawn: Any, panel: Panel, index: int) -> None:
         drawn.set_major_formatter(ticker.FormatStrFormatter("%g"))
         drawn.set_minor_locator(ticker.NullLocator())
     if axis.names is not None:
-        drawn.set_ticks(range(len(axis.names)), [label(name) for name in axis.names])
+        drawn.set_ticks(range(len(axis.names)), labels(axis.names, 20))
     elif axis.ticks:
         drawn.set_ticks(axis.ticks, [f"{value:g}" for value in axis.ticks])

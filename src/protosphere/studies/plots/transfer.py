@@ -3,19 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from protosphere.studies.plots.figures import (
-    Look,
-    bar_position,
-    create_figure,
-    draw_bars,
-    draw_legend,
-    draw_paper,
-    import_matplotlib,
-    label,
-    looks,
-    percentages,
-    styled,
-)
+from protosphere.studies.plots.bars import bar_position, draw_bars, draw_paper, percentages
+from protosphere.studies.plots.figures import create_figure, draw_legend, import_matplotlib, styled
+from protosphere.studies.plots.looks import Look, label, labels, looks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,8 +56,8 @@ def plot_transfer(
     figure, panels = create_figure(len(classifiers) + len(few_shot), size=(4.6, 3.6))
     drawn_as = looks(list(runs))
     texts = [
-        label(one) + ("" if metrics[one] == "accuracy" else f"\n({metrics[one]})")
-        for one in targets
+        text + ("" if metrics[one] == "accuracy" else f"\n({metrics[one]})")
+        for one, text in zip(targets, labels(targets), strict=True)
     ]
     for axes, classifier in zip(panels, classifiers, strict=False):
         found = {
