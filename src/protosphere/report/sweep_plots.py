@@ -74,18 +74,19 @@ def _draw_panel(name: str, record: SweepRecord, panel: Panel) -> Figure:
     return Figure(
         name,
         f"Validation {record.metric.replace('_', ' ')} over {keys}",
-        _describe(panel),
+        _describe(record, panel),
         tuple(traces),
         layout,
         height=500,
     )
 
 
-def _describe(panel: Panel) -> str:
+def _describe(record: SweepRecord, panel: Panel) -> str:
     star = "the star is the best one"
     if len(panel.axes) == 1:
+        side = "above" if record.direction == "maximize" else "below"
         return (
-            f"Each dot is a trial, {star}, and trials beyond the dotted line are as good as the "
+            f"Each dot is a trial, {star}, and trials {side} the dotted line are as good as the "
             "best within the error of the measurement."
         )
     if panel.surface is None:
