@@ -89,7 +89,10 @@ def test_accuracy_of_a_method_is_the_mean_over_seeds() -> None:
         _run([[8, 2], [0, 10]], "nonl-1", method="nonl"),
         _run([[6, 4], [5, 5]], "nonl-2", method="nonl"),
     )
-    (line,) = find_figure(create_section(ReportData(runs)), "class-accuracy").data
+    section = create_section(ReportData(runs))
+    assert section is not None
+    assert "one run of each method" not in section.intro
+    (line,) = find_figure(section, "class-accuracy").data
     assert line["name"] == "nonl (2 seeds)"
     np.testing.assert_allclose(decode(line["y"]), [70, 75])
 
@@ -152,20 +155,22 @@ def test_runs_without_arrays_are_named() -> None:
     assert "bare" in section.blocks[-1].text
 
 
-def test_fifty_runs_of_a_thousand_classes_stay_small() -> None:
+def test_many_runs_of_a_thousand_classes_stay_small() -> None:
     run = _run(np.eye(1000, dtype=int) * 7 + np.eye(1000, k=1, dtype=int) * 3)
     runs = tuple(
         create_run(f"run {i}", num_classes=1000, arrays=run.arrays, method=f"m{i // 2}")
-        for i in range(50)
+        for i in range(22)
     )
     section = create_section(ReportData(runs))
+    assert section is not None
+    assert "one run of each method" in section.intro
     for block in blocks_of(section):
         if isinstance(block, Table):
             assert len(block.rows) <= 60
             continue
         figures = [figure for _, figure in getattr(block, "options", [("", block)])]
-        assert len(figures) <= 25
-        assert sum(len(json.dumps(figure.data)) for figure in figures) < 1_500_000, block.name
+        assert len(figures) <= 11
+        assert sum(len(json.dumps(figure.data)) for figure in figures) < 700_000, block.name
 
 
 def test_hostile_class_names() -> None:

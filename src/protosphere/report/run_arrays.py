@@ -65,6 +65,23 @@ def choose_runs(methods: Sequence[Method], names: Iterable[str]) -> list[RunData
     return [run for group in groups for run in group]
 
 
+def describe_choice(methods: Sequence[Method], chosen: Sequence[RunData]) -> str:
+    """Return a sentence for the introduction if menus do not offer all runs with arrays.
+
+    Args:
+        methods: The methods.
+        chosen: The runs of :func:`choose_runs`.
+    """
+    num_chosen = {method.name: 0 for method in methods}
+    for run in chosen:
+        num_chosen[run.method] += 1
+    is_partial = any(
+        num_chosen[method.name] == 1 and sum(bool(run.arrays) for run in method.runs) > 1
+        for method in methods
+    )
+    return " Menus offer one run of each method." if is_partial else ""
+
+
 def menu_of_runs(name: str, runs: Sequence[RunData], figures: Sequence[Figure]) -> Choice | Figure:
     """Return a menu that selects the figure of a run, or the figure itself if there is only one.
 

@@ -18,6 +18,7 @@ from protosphere.report.curves import LEGEND, Method, group_methods, shorten
 from protosphere.report.plotly_text import plain
 from protosphere.report.run_arrays import (
     choose_runs,
+    describe_choice,
     describe_missing,
     find_arrays,
     menu_of_runs,
@@ -60,7 +61,7 @@ def create_section(report: ReportData) -> Section | None:
         "classes",
         "Classes",
         "Accuracy of each class on the evaluation images of the last evaluation, the worst classes "
-        "and what they are confused with.",
+        "and what they are confused with." + describe_choice(methods, runs),
         tuple(blocks),
     )
 
@@ -243,6 +244,8 @@ def _create_confusion(index: int, run: RunData) -> Figure:
             "yanchor": "bottom",
             "thickness": 12,
             "len": 0.6,
+            "nticks": 5,
+            "tickangle": 0,
             "title": {"text": "% of the images of the class", "side": "top"},
         },
         "xgap": 0.5,

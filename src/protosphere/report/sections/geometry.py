@@ -28,6 +28,7 @@ from protosphere.report.curves import (
 from protosphere.report.plotly_text import plain
 from protosphere.report.run_arrays import (
     choose_runs,
+    describe_choice,
     describe_missing,
     find_arrays,
     menu_of_runs,
@@ -69,7 +70,8 @@ def create_section(report: ReportData) -> Section | None:
         "Geometry of classes",
         "At neural collapse the K centered class means, and the prototypes, are the vertices of a "
         "simplex: all cosines between two of them are −1/(K−1), and they differ equally in all of "
-        "K−1 directions. The arrays are those of the last evaluation.",
+        "K−1 directions. The arrays are those of the last evaluation."
+        + describe_choice(methods, runs),
         tuple(blocks),
     )
 
@@ -124,7 +126,7 @@ def _create_distribution(runs: Sequence[RunData]) -> Figure:
         "the largest.",
         tuple(traces),
         layout,
-        height=150 + 44 * len(runs),
+        height=150 + (44 if len(runs) <= 12 else 28) * len(runs),
     )
 
 
@@ -167,6 +169,8 @@ def _create_heat_map(run: RunData, name: str, binned: Binned, limit: float, inde
             "yanchor": "bottom",
             "thickness": 12,
             "len": 0.6,
+            "nticks": 5,
+            "tickangle": 0,
             "title": {"text": "cosine + 1/(K−1)", "side": "top"},
         },
         "hovertemplate": "%{y} and %{x}<br>"
@@ -237,7 +241,7 @@ def _create_spectrum(methods: Sequence[Method]) -> Figure:
         "xaxis": {"title": {"text": "direction, by decreasing singular value"}},
         "yaxis": {
             "title": {"text": "singular value / that of a simplex"},
-            "rangemode": "tozero",
+            "autorangeoptions": {"include": [0, 1.2]},
         },
         "hovermode": "closest",
         "legend": LEGEND,
