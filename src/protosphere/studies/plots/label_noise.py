@@ -45,7 +45,7 @@ def plot_label_noise(
     trained = {name: _trained(rows) for name, rows in runs.items()}
     by_method = _by_method(trained, methods or {})
     figure, panels = create_figure(
-        3 + bool(by_method), columns=2 if by_method else 3, size=(5, 3.8)
+        3 + bool(by_method), columns=2 if by_method else 3, size=(5.0, 3.8)
     )
     drawn_as = looks(list(runs))
     measured = {row.classifier for rows in runs.values() for row in rows}

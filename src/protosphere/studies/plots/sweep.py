@@ -33,7 +33,9 @@ def plot_sweep(record: SweepRecord) -> "Figure":
     diagram = create_diagram(record)
     if not diagram:
         raise ValueError("a figure needs a complete trial, and there is none")
-    figure, all_axes = create_figure(len(diagram), size=(5, 4) if len(diagram) == 1 else (4.2, 3.2))
+    figure, all_axes = create_figure(
+        len(diagram), size=(5.0, 4.0) if len(diagram) == 1 else (4.2, 3.2)
+    )
     drawn = [
         _draw_panel(axes, record, panel) for axes, panel in zip(all_axes, diagram, strict=True)
     ]
