@@ -15,6 +15,8 @@
   var root = document.documentElement;
   var palette = root.dataset.palette.split(" ");
   var printing = false;
+  // Figures at most this far from the view are drawn, in pixels.
+  var MARGIN = 600;
   var near = null;
   var markSection = function () {};
 
@@ -110,7 +112,10 @@
     layout.template = template();
     layout.height = narrow.matches ? stackPanels(layout, height) : height;
     plot.style.height = layout.height + "px";
-    layout.autosize = true;
+    layout.autosize = !printing;
+    if (printing) {
+      layout.width = plot.clientWidth; // The browser scales the page to the paper.
+    }
     layout.uirevision = "keep";
     Object.keys(plot.cameras || {}).forEach(function (scene) {
       layout[scene] = Object.assign({}, layout[scene], { camera: plot.cameras[scene] });
@@ -126,15 +131,13 @@
       return; // Another figure of its menu is shown.
     }
     plot.dataset.state = "drawing";
-    var theme = root.dataset.theme;
+    plot.look = look();
     var figure = read(plot.dataset.figure);
     try {
       window.Plotly.newPlot(plot, figure.data, layoutOf(figure, plot), CONFIG).then(
         function () {
           plot.dataset.state = "drawn";
-          if (theme !== root.dataset.theme) {
-            refresh(plot);
-          }
+          update(plot);
         },
         function (error) { fail(plot, error); }
       );
@@ -164,19 +167,38 @@
     console.error(error);
   }
 
-  function redraw() {
-    all('.plot[data-state="drawn"]').forEach(function (plot) {
-      var figure = { layout: read(plot.dataset.figure).layout };
-      window.Plotly.react(plot, plot.data, layoutOf(figure, plot), CONFIG);
-    });
+  // What figures depend on besides their data.
+  function look() {
+    return [root.dataset.theme, narrow.matches, printing].join(" ");
   }
 
   // Draw what has been written to the page since the figure was drawn; zoom and camera stay.
   function refresh(plot) {
     if (plot.dataset.state === "drawn") {
       var figure = read(plot.dataset.figure);
+      plot.look = look();
       window.Plotly.react(plot, figure.data, layoutOf(figure, plot), CONFIG);
     }
+  }
+
+  function update(plot) {
+    if (plot.look !== look() && plot.offsetParent !== null) {
+      refresh(plot);
+    }
+  }
+
+  function isNear(plot) {
+    var box = plot.getBoundingClientRect();
+    return box.bottom > -MARGIN && box.top < window.innerHeight + MARGIN;
+  }
+
+  // Figures far away change when they come near the view; on paper all of them are seen.
+  function redraw() {
+    all(".plot").forEach(function (plot) {
+      if (printing || isNear(plot)) {
+        update(plot);
+      }
+    });
   }
 
   function setTheme(theme) {
@@ -188,9 +210,14 @@
     if ("IntersectionObserver" in window) {
       near = new IntersectionObserver(function (entries) {
         entries.forEach(function (entry) {
-          (entry.isIntersecting ? draw : release)(entry.target);
+          if (entry.isIntersecting) {
+            draw(entry.target);
+            update(entry.target);
+          } else {
+            release(entry.target);
+          }
         });
-      }, { rootMargin: "600px 0px" });
+      }, { rootMargin: MARGIN + "px 0px" });
     }
     all(".plot").forEach(observe);
   }
@@ -248,6 +275,7 @@
       if (!figure.hidden && plot.dataset.state === "waiting") {
         draw(plot);
       } else if (!figure.hidden && plot.dataset.state === "drawn") {
+        update(plot);
         window.Plotly.Plots.resize(plot); // The window may have changed meanwhile.
       }
     });
@@ -293,19 +321,13 @@
       }
       printing = true;
       theme = root.dataset.theme;
-      root.classList.add("printing");
       setTheme("light");
       all(".plot").forEach(draw);
-      all(".plot.js-plotly-plot").forEach(function (plot) {
-        if (plot.offsetParent !== null) {
-          window.Plotly.relayout(plot, { autosize: false, width: plot.clientWidth });
-        }
-      });
     });
     window.addEventListener("afterprint", function () {
-      root.classList.remove("printing");
       printing = false;
       setTheme(theme || "light");
+      all(".plot").filter(function (plot) { return !isNear(plot); }).forEach(release);
     });
   }
 

@@ -83,7 +83,7 @@
     );
     page.markSection();
     all(".plot").forEach(function (plot) {
-      if (changed[plot.dataset.figure]) {
+      if (changed[plot.dataset.figure] || plot.look === null) {
         page.refresh(plot);
       }
     });
@@ -155,7 +155,10 @@
     all(".plot", shown).forEach(function (plot) {
       var before = old.querySelector('.plot[data-figure="' + plot.dataset.figure + '"]');
       if (before && before.dataset.state !== "failed") {
-        before.style.height = plot.style.height;
+        if (before.dataset.height !== plot.dataset.height) {
+          before.dataset.height = plot.dataset.height;
+          before.look = null; // It is drawn again.
+        }
         before.setAttribute("aria-label", plot.getAttribute("aria-label"));
         plot.replaceWith(before);
       }
