@@ -2,8 +2,8 @@
 
 Each folder of ``results/runs`` holds the recipe, machine and metrics of one ``protosphere train``
 on CIFAR-100; ``classifiers.json`` holds what ``protosphere evaluate RUN --probe all --json``
-printed. Folders written by 0.1 are records of their commit and stay as they were written:
-``_upgraded`` translates the keys that have been renamed since.
+printed. Folders written by 0.1 have the keys that have been renamed since under their new names;
+``machine.json`` says which version wrote them.
 """
 
 import json
@@ -54,26 +54,12 @@ FEATURES = {
 }
 # The columns of the summary in the README.
 SUMMARY_LOSSES = {"ce": "CE", "normface": "NormFace", "ntce": "NTCE", "nonl": "NONL"}
-_RENAMED = {
-    "part": "split",
-    "test_accuracy": "accuracy",
-    "rate": "lr",
-    "space": "features",
-    "passes": "num_passes",
-}
-_RENAMED_VALUES = {
-    "prototypes": "class_means",
-    "normalised": "normalized",
-    "cached": "cached_linear",
-    "neighbours": "knn",
-    "body": "backbone",
-}
 
 
 def evaluations(folder: str) -> list[dict[str, Any]]:
     """Return the evaluation records of a run, oldest first."""
     lines = (RUNS / folder / "metrics.jsonl").read_text().splitlines()
-    records = [_upgraded(json.loads(line)) for line in lines]
+    records = [json.loads(line) for line in lines]
     return [record for record in records if record["kind"] == "evaluation"]
 
 
@@ -189,17 +175,8 @@ def accuracy_source() -> str:
 def probe_results(folder: str) -> list[dict[str, Any]]:
     """Return the results of the classifiers on the features of a run."""
     record = json.loads((RUNS / folder / "classifiers.json").read_text())
-    return [_upgraded(row) for row in record.get("probes", record.get("classifiers", []))]
-
-
-def _upgraded(record: dict[str, Any]) -> dict[str, Any]:
-    """Translate the keys of a record that 0.1 wrote; later records stay as they are."""
-    return {
-        _RENAMED.get(key, key): _RENAMED_VALUES.get(value, value)
-        if isinstance(value, str)
-        else value
-        for key, value in record.items()
-    }
+    rows: list[dict[str, Any]] = record["classifiers"]
+    return rows
 
 
 def _percent(values: dict[str, float]) -> dict[str, str]:
