@@ -258,7 +258,10 @@ def _figure_data(figure: Figure) -> str:
 
 def _plain_values(value: Any) -> Any:
     """Return values that JSON has: numbers that are not finite are null, arrays are encoded."""
-    if isinstance(value, str):
+    kind = type(value)
+    if kind is float:  # First, because there are many.
+        return value if math.isfinite(value) else None
+    if kind is str:
         return _NOT_TEXT.sub("\ufffd", value)
     if isinstance(value, Mapping):
         return {str(key): _plain_values(one) for key, one in value.items()}
@@ -266,8 +269,4 @@ def _plain_values(value: Any) -> Any:
         return encode(value)
     if isinstance(value, list | tuple):
         return [_plain_values(one) for one in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return _plain_values(value.item()) if isinstance(value, np.generic) else value

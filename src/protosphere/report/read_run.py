@@ -202,10 +202,11 @@ def _translate_0_1(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_accuracy(record: dict[str, Any]) -> Record:
-    """Give a record of protosphere 0.1 the present name of its accuracy."""
-    if "accuracy" in record or "test_accuracy" not in record:
+    """Give a record of protosphere 0.1, which names the split in the metric, the present names."""
+    split = record.get("part")
+    if "accuracy" in record or f"{split}_accuracy" not in record:
         return record
-    return record | {"accuracy": record["test_accuracy"], "split": "test"}
+    return record | {"accuracy": record[f"{split}_accuracy"], "split": split}
 
 
 def _is_number(value: object) -> bool:
