@@ -46,7 +46,7 @@ def test_a_line_is_the_mean_over_seeds_and_its_band_one_standard_deviation() -> 
 
 
 def test_a_seed_that_ended_early_counts_as_long_as_it_ran() -> None:
-    curve = mean_curve([[(1, 2.0), (2, 4.0), (3, 6.0)], [(1, 4.0)]])
+    curve = mean_curve([[(1.0, 2.0), (2.0, 4.0), (3.0, 6.0)], [(1.0, 4.0)]])
     assert curve.times.tolist() == [1, 2, 3]
     assert curve.mean.tolist() == [3, 4, 6]
     assert curve.counts.tolist() == [2, 1, 1]

@@ -164,7 +164,7 @@ def mean_curve(series: Iterable[Series]) -> Curve:
     Args:
         series: (time, value) pairs of each series.
 
-    >>> curve = mean_curve([[(1, 2.0), (2, 4.0)], [(1, 4.0)]])
+    >>> curve = mean_curve([[(1.0, 2.0), (2.0, 4.0)], [(1.0, 4.0)]])
     >>> curve.mean.tolist(), curve.counts.tolist()
     ([3.0, 4.0], [2, 1])
     """
