@@ -46,7 +46,7 @@
       })
       .then(
         function (answer) {
-          say(answer.problem || "Follows the runs; changes appear by themselves.",
+          say(answer.problem || "This page updates while runs are in progress.",
             Boolean(answer.problem));
         },
         function () {
