@@ -22,7 +22,7 @@ _METRICS = (
     ("nc1_ratio", Column("NC1: variance ratio", "lower", scale=1.0, digits=3)),
     ("inter_effective_rank", Column("NC2: rank", scale=1.0, digits=1)),
     ("nc2_angles", Column("NC2: angles", "lower", scale=1.0, digits=3)),
-    ("nc3_cosine", Column("NC3: 1 − cosine", "lower", scale=1.0, digits=4)),
+    ("nc3_cosine", Column("NC3: 1\u00a0−\u00a0cosine", "lower", scale=1.0, digits=4)),
     ("nc4_agreement", Column("NC4: agreement, %", scale=100.0, digits=1)),
 )
 # Column titles and where the setting is in a recipe.
