@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.cli.demo import _best
+from protosphere.cli.demo import _best, _write_report
 from protosphere.runs import RunFolder
 from support.commands import refusal, run_command
+from support.report_folders import write_run
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +64,12 @@ def test_runs_that_are_complete_are_not_trained_again(output: str, folder: Path)
 def test_equal_values_share_the_best_place() -> None:
     assert _best({"a": "1", "b": "1", "c": "0.9"}, "higher") == {"a", "b"}
     assert _best({"a": "0.1", "b": "1e-3"}, "lower") == {"b"}
+
+
+def test_a_report_that_cannot_be_written_does_not_lose_the_results(tmp_path: Path) -> None:
+    for loss in ("ce", "normface", "ntce", "nonl", "etf-dr", "scl"):
+        write_run(tmp_path / loss, name=f"digits-{loss}")
+    written = _write_report(tmp_path, tmp_path / "report.html")
+    assert written == f"Report with figures, for a browser: {tmp_path / 'report.html'}"
+    refused = _write_report(tmp_path, tmp_path / "absent/report.html")
+    assert refused.startswith("There is no report with figures: cannot write ")
