@@ -235,10 +235,16 @@ def test_gradients_near_collapse_keep_their_digits(
 
 
 @pytest.mark.parametrize(
-    ("name", "vectors"), [("NTCE", 8), ("NONL, negatives=samples", 3), ("NTCE, from logits", 8)]
+    ("name", "vectors", "means"),
+    [
+        ("NTCE", 8, 1),
+        ("NONL, negatives=samples", 3, 1),
+        ("NTCE, from logits", 8, 1),
+        ("NormFace + NONL", 3, 2),
+    ],
 )
 def test_column_losses_exchange_numbers_per_class_only(
-    processes: Processes, name: str, vectors: int
+    processes: Processes, name: str, vectors: int, means: int
 ) -> None:
     """As many bytes as float32 vectors with one number per class, whatever samples and width."""
     index = [row.name for row in TABLE].index(name)
@@ -251,7 +257,7 @@ def test_column_losses_exchange_numbers_per_class_only(
         )
         of_mean = 4 * 4  # The sum of values and of weights, and their gradients.
         for total in processes.run(exchanged_bytes, [(part,)] * 2):
-            assert total == vectors * 50 * 4 + of_mean
+            assert total == vectors * 50 * 4 + means * of_mean
 
 
 def _five_batches(index: int, num_classes: int) -> list[Batch]:

@@ -265,6 +265,14 @@ def test_weights_after_five_steps_are_those_of_one_process(
             assert "head.prototypes" not in results[1].checkpoint.weights
 
 
+def test_the_mean_of_two_losses_trains_as_on_one_process(processes: Processes) -> None:
+    """Cases of its parts are above: fewer of them are enough here."""
+    loss, settings = "normface-nonl", {"micro_batch_size": 4}
+    expected = train_five_steps(None, loss, 7, settings, sharded=False)
+    results = processes.run(train_five_steps, [(loss, 7, settings)] * 3)
+    _assert_same_training(results[0], expected)
+
+
 def test_clipping_counts_every_shard_once(processes: Processes) -> None:
     """A bound between the norm of the whole gradient and that of any shard clips the same."""
     settings = {"grad_clip": 0.05}

@@ -84,6 +84,7 @@ PROTOTYPE_LOSSES: dict[str, Any] = {
     "normface": losses.normface_loss,
     "ntce": losses.ntce_loss,
     "nonl": losses.nonl_loss,
+    "normface-nonl": losses.normface_nonl_loss,
 }
 SAMPLE_LOSSES = {"scl": losses.scl_loss, "proto": losses.prototype_loss}
 
@@ -119,6 +120,7 @@ VALUES: dict[str, Any] = {
     "label_smoothing": 0.3,
     "margin": 0.2,
     "margin_kind": "angle",
+    "normface_weight": 0.7,
     "negatives": "both",
     "frame": "code",
     "logit_adjustment": 0.5,

@@ -222,6 +222,23 @@ for negatives in ("samples", "prototypes", "both"):
     ]
 
 
+TABLE.append(
+    Row(
+        "NormFace + NONL",
+        losses.normface_nonl_loss,
+        losses.NormFaceNONLLoss,
+        on_cosines(normface),
+        # Not the default, with which the two parts could be exchanged.
+        options={"normface_weight": 0.3},
+        learned_temperature={"min_temperature": 0.01},
+        soft_labels=True,
+        # Its parts descend to the same simplex, which the tests of their rows show.
+        reaches_simplex=False,
+        second_oracle=on_cosines(nonl),
+    )
+)
+
+
 def scl(features: Tensor, labels: list[int], temperature: float = 0.1) -> Values:
     a = [unit(v) for v in rows(features)]
     kept = kept_indices(labels)

@@ -42,6 +42,7 @@ class Row:
         soft_labels: Whether the loss takes soft labels.
         reaches_simplex: Whether free features descend to a simplex.
         on_features: For a loss from logits, the same loss on features.
+        second_oracle: For the mean of two losses with weights w and 1 − w, the loop of the second.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Row:
     soft_labels: bool = False
     reaches_simplex: bool = False
     on_features: Callable[..., Tensor] | None = None
+    second_oracle: Callable[..., Values] | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -126,6 +128,13 @@ class Row:
         settings = {**self.options, **settings}
         smoothing = settings.pop("label_smoothing", label_smoothing)
         q = probabilities(labels, len(prototypes), smoothing)
+        if self.second_oracle is not None:
+            weight = settings.pop("normface_weight")
+            first, second = (
+                reduce(oracle(features, prototypes, q, **settings), weights, reduction)
+                for oracle in (self.oracle, self.second_oracle)
+            )
+            return weight * first + (1 - weight) * second
         if self.inputs == "features":
             assert isinstance(labels, Tensor)
             values = self.oracle(features, labels.tolist(), **settings)

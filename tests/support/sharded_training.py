@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,14 +11,19 @@ from torch import Tensor, nn
 
 from protosphere.classifiers import CosineClassifier, ShardedCosineClassifier
 from protosphere.data.loaders import FeatureLoader
-from protosphere.losses import NONLLoss, NormFaceLoss, NTCELoss
+from protosphere.losses import NONLLoss, NormFaceLoss, NormFaceNONLLoss, NTCELoss
 from protosphere.parallel.launch import World
 from protosphere.runs.checkpoints import Checkpoint
 from protosphere.training import SGD, AdamW, Objective, Schedule, TrainConfig, train
 from protosphere.training.step import EagerStep
 
 NUM_SAMPLES, BATCH_SIZE, INPUTS, DIM = 23, 20, 5, 6
-LOSSES: dict[str, Any] = {"normface": NormFaceLoss, "ntce": NTCELoss, "nonl": NONLLoss}
+LOSSES: dict[str, Any] = {
+    "normface": NormFaceLoss,
+    "ntce": NTCELoss,
+    "nonl": NONLLoss,
+    "normface-nonl": partial(NormFaceNONLLoss, normface_weight=0.3),
+}
 OPTIMIZERS: dict[str, Any] = {
     "sgd": SGD(momentum=0.9, weight_decay=1e-2),
     "adamw": AdamW(weight_decay=1e-2),

@@ -25,10 +25,11 @@ class ShardedCosineClassifier(TemperatureModule):
     order, in parts that differ by at most one class; a process may have none. No process holds all
     prototypes while it trains.
 
-    :class:`~protosphere.losses.NormFaceLoss`, :class:`~protosphere.losses.NTCELoss` and
-    :class:`~protosphere.losses.NONLLoss` with the same process group compute their loss with it.
-    They give every process the gradient of its own prototypes, which must not be averaged over
-    processes: keep the head out of ``DistributedDataParallel``.
+    :class:`~protosphere.losses.NormFaceLoss`, :class:`~protosphere.losses.NTCELoss`,
+    :class:`~protosphere.losses.NONLLoss` and :class:`~protosphere.losses.NormFaceNONLLoss` with the
+    same process group compute their loss with it. They give every process the gradient of its own
+    prototypes, which must not be averaged over processes: keep the head out of
+    ``DistributedDataParallel``.
 
     If all processes have the same random state, the prototypes are initialized as those of
     :class:`CosineClassifier` on one process.

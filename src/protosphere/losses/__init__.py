@@ -9,6 +9,7 @@ from protosphere.losses.from_logits import (
     normface_from_logits,
     ntce_from_logits,
 )
+from protosphere.losses.normface_nonl import NormFaceNONLLoss, normface_nonl_loss
 from protosphere.losses.prototype_contrast import NONLLoss, NTCELoss, nonl_loss, ntce_loss
 from protosphere.losses.queue import FeatureQueue, QueuedFeatures
 from protosphere.losses.sample_contrast import PrototypeLoss, SCLLoss, prototype_loss, scl_loss
@@ -31,6 +32,7 @@ __all__ = [
     "NTCELoss",
     "NormFaceFromLogits",
     "NormFaceLoss",
+    "NormFaceNONLLoss",
     "PrototypeLoss",
     "QueuedFeatures",
     "SCLLoss",
@@ -40,6 +42,7 @@ __all__ = [
     "nonl_loss",
     "normface_from_logits",
     "normface_loss",
+    "normface_nonl_loss",
     "ntce_from_logits",
     "ntce_loss",
     "prototype_loss",

@@ -25,6 +25,7 @@ from protosphere.losses import (
     DotRegressionLoss,
     NONLLoss,
     NormFaceLoss,
+    NormFaceNONLLoss,
     NTCELoss,
     PrototypeLoss,
     SCLLoss,
@@ -80,7 +81,17 @@ class NTCESettings(CosineHeadSettings, SmoothingSettings, QueuedLossSettings):
     name: Literal["ntce"] = "ntce"
 
 
-class NONLSettings(CosineHeadSettings, SmoothingSettings, QueuedLossSettings):
+class _BoundedTemperatureSettings(CosineHeadSettings):
+    @model_validator(mode="after")
+    def _require_min_temperature(self) -> "_BoundedTemperatureSettings":
+        if self.learn_temperature and self.min_temperature is None:
+            raise ValueError(
+                "learn_temperature needs min_temperature: NONL has no minimum as it goes to 0"
+            )
+        return self
+
+
+class NONLSettings(_BoundedTemperatureSettings, SmoothingSettings, QueuedLossSettings):
     """NONL: each prototype against the samples of other classes."""
 
     name: Literal["nonl"] = "nonl"
@@ -106,13 +117,14 @@ class NONLSettings(CosineHeadSettings, SmoothingSettings, QueuedLossSettings):
             return f"loss.negatives {self.negatives}"
         return super().soft_labels_conflict
 
-    @model_validator(mode="after")
-    def _require_min_temperature(self) -> "NONLSettings":
-        if self.learn_temperature and self.min_temperature is None:
-            raise ValueError(
-                "learn_temperature needs min_temperature: NONL has no minimum as it goes to 0"
-            )
-        return self
+
+class NormFaceNONLSettings(_BoundedTemperatureSettings, SmoothingSettings, QueuedLossSettings):
+    """Weighted mean of NormFace and NONL."""
+
+    name: Literal["normface-nonl"] = "normface-nonl"
+    normface_weight: float = Field(
+        0.5, ge=0, le=1, description="Weight of NormFace; NONL has the rest up to 1."
+    )
 
 
 class DotRegressionSettings(SmoothingSettings):
@@ -256,6 +268,18 @@ LOSSES: dict[str, LossEntry[Any]] = {
         loss=lambda s, group: NONLLoss(
             negatives=s.negatives,
             soft_negatives=s.soft_negatives,
+            label_smoothing=s.label_smoothing,
+            class_weights=s.weight_tensor(),
+            form=s.form,
+            group=group,
+        ),
+    ),
+    "normface-nonl": LossEntry(
+        NormFaceNONLSettings,
+        "NormFace + NONL",
+        head=_cosine_head,
+        loss=lambda s, group: NormFaceNONLLoss(
+            normface_weight=s.normface_weight,
             label_smoothing=s.label_smoothing,
             class_weights=s.weight_tensor(),
             form=s.form,
