@@ -153,6 +153,23 @@ def test_a_report_without_runs_names_its_studies() -> None:
     )
 
 
+@pytest.mark.parametrize("value", ["x", [1], {"a": 1}, None, float("nan")])
+def test_settings_of_other_types_are_shown_as_they_are(value: Any) -> None:
+    sections = ("name", "data", "loss", "model", "optimizer", "schedule", "checkpoint")
+    nested = {"epochs": value, "monitor": value, "name": value, "lr": value, "backbone": value}
+    for section in sections:
+        for content in (value, nested):
+            run = create("nonl", recipe={section: content}, machine={"versions": value})
+            assert table_of(section_of(run), "Runs").rows[0][0] == "nonl, seed 42"
+
+
+def test_an_early_stop_is_named() -> None:
+    section = section_of(create("nonl", epochs=10))
+    assert cell(table_of(section, "Runs"), "nonl, seed 42", "State") == (
+        "complete, stopped early at epoch 2"
+    )
+
+
 def test_a_run_with_nothing_but_its_folder_is_shown() -> None:
     run = RunData("x", Path("x"), "x", None, "incomplete", problems=("recipe.yaml is missing.",))
     section = section_of(run)

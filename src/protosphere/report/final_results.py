@@ -19,7 +19,9 @@ def final_evaluation(run: RunData) -> Record | None:
     if not run.evaluations:
         return None
     monitor = section_value(run.recipe, "checkpoint", "monitor")
-    values = [finite(record.get(monitor)) if monitor else None for record in run.evaluations]
+    if not isinstance(monitor, str):
+        return run.evaluations[-1]
+    values = [finite(record.get(monitor)) for record in run.evaluations]
     known = [value for value in values if value is not None]
     if not known:
         return run.evaluations[-1]

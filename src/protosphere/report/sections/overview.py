@@ -6,7 +6,7 @@ from typing import Any
 
 from protosphere.report.benchmark_rows import describe_data
 from protosphere.report.content import Block, Note, Section, Table
-from protosphere.report.curves import Method, group_methods
+from protosphere.report.curves import Method, finite, group_methods
 from protosphere.report.final_results import counted_runs, final_evaluation, summarize_metric
 from protosphere.report.paper_reference import data_name, find_paper_result
 from protosphere.report.read_run import section_value
@@ -256,9 +256,9 @@ def _create_runs(runs: Sequence[RunData]) -> Table:
 def _describe_state(run: RunData) -> str:
     epochs = section_value(run.recipe, "schedule", "epochs")
     if run.state == "complete":
-        last = _epoch(run)
-        early = "" if epochs is None or last >= epochs else f", stopped early at epoch {last}"
-        return f"complete{early}"
+        last, planned = _epoch(run), finite(epochs)
+        is_early = planned is not None and last < planned
+        return f"complete, stopped early at epoch {last}" if is_early else "complete"
     return f"{run.state}, epoch {_epoch(run)} of {'?' if epochs is None else epochs}"
 
 
