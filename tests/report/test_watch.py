@@ -2,14 +2,26 @@
 
 import http.client
 import json
+import signal
 import socket
+import subprocess
+import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from protosphere.report.watch import ReportServer, WatchedReport, read_fingerprint
+from protosphere.cli.app import app
+from protosphere.report.read import ReportError
+from protosphere.report.watch import (
+    ReportServer,
+    WatchedReport,
+    read_fingerprint,
+    watch_sources,
+)
 from protosphere.runs.folder import RunFolder
 
 
@@ -222,3 +234,42 @@ def test_a_reader_that_leaves_is_ignored(
         connection.sendall(b"GET / HTTP/1.1\r\nHo")
     assert _request(server, "/")[0].status == 200
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.whole_program
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_says_where_the_page_is_and_ends_on_a_signal(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "protosphere", "report", str(tmp_path), "--watch"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[0]
+        with urllib.request.urlopen(url, timeout=20) as response:
+            page = response.read().decode()
+        process.send_signal(number)
+        assert process.wait(20) == 0
+    assert "<h1>No run yet</h1>" in page
+    assert f"there is none in {tmp_path}" in page
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--watch", "--out", "page.html"], "--out cannot be used with --watch"),
+        (["--port", "8000"], "--port must be given together with --watch"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    source: Path, options: list[str], sentence: str
+) -> None:
+    result = CliRunner().invoke(app, ["report", str(source), *options])
+    assert result.exit_code == 1
+    assert sentence in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_missing_source_is_refused_but_an_empty_one_is_not(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match=r"must be a folder or a file, got .*missing"):
+        watch_sources([tmp_path / "missing"])
+    assert "No run yet" in watch_sources([tmp_path]).snapshot().page
