@@ -237,16 +237,3 @@ def test_sources_without_anything_are_refused(
 ) -> None:
     with pytest.raises(ReportError, match=message):
         read_sources([create(tmp_path / "source")])
-
-
-def test_runs_of_version_0_1_have_their_accuracy_and_epochs(tmp_path: Path) -> None:
-    folder = write_run(tmp_path)
-    (folder / "recipe.yaml").write_text(
-        "name: cifar100-ce\nloss: {kind: ce}\noptimisation: {epochs: 2}\nseed: 42\n"
-    )
-    record = {"kind": "evaluation", "step": 20, "epoch": 2, "part": "test", "test_accuracy": 0.7}
-    (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    run = read_one(folder)
-    assert run.name == "cifar100-ce (protosphere 0.1)"
-    assert run.state == "complete"
-    assert run.evaluations[0]["accuracy"] == 0.7

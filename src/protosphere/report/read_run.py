@@ -98,7 +98,7 @@ class _Reader:
         except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError):
             content = None
         if isinstance(content, dict) and all(isinstance(key, str) for key in content):
-            return _translate_0_1(content)
+            return content
         self.problems.append(f"recipe.yaml is damaged: {consequence}.")
         return {}
 
@@ -112,7 +112,7 @@ class _Reader:
         except RunFolderError as error:
             self._miss("metrics.jsonl", "the run has no records", error)
             return ()
-        kept = tuple(_with_accuracy(record) for record in records if _is_record(record))
+        kept = tuple(record for record in records if _is_record(record))
         num_skipped += len(records) - len(kept)
         if num_skipped and not is_running:  # The last line may be in the middle of being written.
             lines = "1 line" if num_skipped == 1 else f"{num_skipped} lines"
@@ -187,26 +187,6 @@ class _Reader:
                     f"benchmarks/{path.name} is damaged: its results are left out."
                 )
         return results
-
-
-def _translate_0_1(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Give a recipe of protosphere 0.1 the present names of its loss and number of epochs."""
-    loss, training = recipe.get("loss"), recipe.get("optimisation")
-    if not (isinstance(loss, dict) and "kind" in loss and isinstance(training, dict)):
-        return recipe
-    return recipe | {
-        "name": f"{recipe.get('name')} (protosphere 0.1)",
-        "loss": loss | {"name": loss["kind"]},
-        "schedule": {"epochs": training.get("epochs")},
-    }
-
-
-def _with_accuracy(record: dict[str, Any]) -> Record:
-    """Give a record of protosphere 0.1, which names the split in the metric, the present names."""
-    split = record.get("part")
-    if "accuracy" in record or f"{split}_accuracy" not in record:
-        return record
-    return record | {"accuracy": record[f"{split}_accuracy"], "split": split}
 
 
 def _is_number(value: object) -> bool:

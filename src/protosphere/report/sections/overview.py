@@ -318,7 +318,7 @@ def _without_common(
 def _backbone(run: RunData) -> str:
     backbone = section_value(run.recipe, "model", "backbone")
     if not isinstance(backbone, dict):
-        return str(section_value(run.recipe, "encoder", "backbone") or _ABSENT)
+        return _ABSENT
     pretrained = " (pretrained)" if backbone.get("pretrained") else ""
     return f"{backbone.get('name')}{pretrained}"
 
