@@ -12,6 +12,7 @@
   };
   var PANEL_HEIGHT = 250;
   var PANEL_GAP = 64;
+  var SQUARE_MARGIN = 110;
   var root = document.documentElement;
   var palette = root.dataset.palette.split(" ");
   var printing = false;
@@ -110,7 +111,13 @@
     var layout = figure.layout;
     var height = parseInt(plot.dataset.height, 10);
     layout.template = template();
-    layout.height = narrow.matches ? stackPanels(layout, height) : height;
+    if (narrow.matches) {
+      height = stackPanels(layout, height);
+      if (layout.scene || (layout.yaxis && layout.yaxis.scaleanchor)) {
+        height = Math.min(height, plot.clientWidth + SQUARE_MARGIN); // No taller than it is wide.
+      }
+    }
+    layout.height = height;
     plot.style.height = layout.height + "px";
     layout.autosize = !printing;
     if (printing) {
