@@ -52,6 +52,17 @@ def test_min_temperature_is_a_floor_of_both_parts() -> None:
         assert normface_nonl_loss(*batch, temperature=low, min_temperature=0.5) == at_floor
 
 
+def test_gradients_of_the_two_parts_are_added_before_they_are_rounded() -> None:
+    features, prototypes, labels = _batch()
+    gradients = []
+    for dtype in (torch.bfloat16, torch.float32):
+        x, w = (t.bfloat16().to(dtype).requires_grad_() for t in (features, prototypes))
+        value = normface_nonl_loss(x, w, labels)
+        gradients.append([g.bfloat16() for g in torch.autograd.grad(value, (x, w))])
+    for narrow, wide in zip(*gradients, strict=True):
+        assert torch.equal(narrow, wide)
+
+
 def test_entries_of_a_queue_are_keys_of_nonl_only() -> None:
     features, prototypes, labels = _batch()
     head = CosineClassifier(DIM, CLASSES, temperature=0.3).double()
