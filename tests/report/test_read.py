@@ -85,14 +85,16 @@ def test_another_number_of_classes_is_another_method(tmp_path: Path) -> None:
 def test_a_run_that_died_is_incomplete_and_its_last_line_left_out(tmp_path: Path) -> None:
     folder = write_run(tmp_path, epochs=10, last_epoch=3)
     with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"kind": "train", "step": 40, "epo')
+        # A number that no float holds, another kind of record, and half a line.
+        file.write(f'{{"kind": "train", "step": 1{400 * "0"}, "epoch": 4}}\n')
+        file.write('{"kind": "note", "step": 40, "epoch": "4"}\n{"kind": "train", "step": 40, "epo')
     run = read_one(folder)
     assert run.state == "incomplete"
     assert run.problems == (
         "The run has ended after 3 of 10 epochs.",
-        "metrics.jsonl is damaged: 1 line could not be read and is left out.",
+        "metrics.jsonl is damaged: 2 lines could not be read and are left out.",
     )
-    assert len(run.records) == 6
+    assert len(run.records) == 7
 
 
 def test_a_run_that_is_locked_is_running_and_can_still_be_locked(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import yaml
 from numpy.typing import NDArray
 
+from protosphere.report.curves import finite
 from protosphere.report.sources import RunData
 from protosphere.runs.arrays import ARRAYS_FILE, read_arrays
 from protosphere.runs.folder import Record, RunFolder, RunFolderError
@@ -189,15 +190,11 @@ class _Reader:
         return results
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _is_record(record: Mapping[str, Any]) -> bool:
     """Whether a record has what sections rely on: step and epoch."""
     if record.get("kind") not in ("train", "evaluation"):
         return True
-    return _is_number(record.get("step")) and _is_number(record.get("epoch"))
+    return finite(record.get("step")) is not None and finite(record.get("epoch")) is not None
 
 
 def _is_result(content: object) -> bool:
@@ -242,8 +239,8 @@ def find_state(recipe: Mapping[str, Any], records: Iterable[Record], *, is_runni
     'incomplete'
     """
     evaluations = [record for record in records if record.get("kind") == "evaluation"]
-    epochs = section_value(recipe, "schedule", "epochs")
-    if evaluations and _is_number(epochs) and evaluations[-1]["epoch"] >= epochs:
+    epochs = finite(section_value(recipe, "schedule", "epochs"))
+    if evaluations and epochs is not None and evaluations[-1]["epoch"] >= epochs:
         return "complete"
     if is_running:
         return "running"
@@ -252,12 +249,12 @@ def find_state(recipe: Mapping[str, Any], records: Iterable[Record], *, is_runni
 
 def _has_stopped_early(recipe: Mapping[str, Any], evaluations: list[Record]) -> bool:
     monitor = section_value(recipe, "checkpoint", "monitor")
-    patience = section_value(recipe, "checkpoint", "patience")
-    if not isinstance(monitor, str) or not _is_number(patience):
+    patience = finite(section_value(recipe, "checkpoint", "patience"))
+    if not isinstance(monitor, str) or patience is None:
         return False
     sign = -1 if monitor == "loss" else 1
     values = [
-        sign * one[monitor] if math.isfinite(one[monitor]) else -math.inf
+        -math.inf if (value := finite(one[monitor])) is None else sign * value
         for one in evaluations
         if isinstance(one.get(monitor), int | float)
     ]
@@ -266,7 +263,7 @@ def _has_stopped_early(recipe: Mapping[str, Any], evaluations: list[Record]) -> 
 
 def _describe_end(recipe: Mapping[str, Any], records: tuple[Record, ...]) -> str:
     epochs = section_value(recipe, "schedule", "epochs")
-    last = max((record["epoch"] for record in records if "epoch" in record), default=0)
+    last = max((one for record in records if (one := finite(record.get("epoch")))), default=0)
     if last == epochs:
-        return f"The run has ended after epoch {last} without its last evaluation."
+        return f"The run has ended after epoch {last:g} without its last evaluation."
     return f"The run has ended after {last:g} of {epochs} epochs."
