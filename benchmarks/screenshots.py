@@ -1,8 +1,7 @@
 """Pictures of a report for the README and the documentation, taken in a headless Chromium.
 
     protosphere demo --out runs
-    protosphere report runs --out report.html
-    python benchmarks/screenshots.py report.html --out docs/images
+    python benchmarks/screenshots.py runs/report.html --out docs/images
 
 report.png, report-dark.png   results, curves of collapse and the 3-D view, side by side
 report-desktop.png            the page in a browser window
