@@ -1,6 +1,7 @@
 """Sections on benchmarks: tables equal numbers computed by hand, and damage is said."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,7 +77,7 @@ def test_accuracies_of_a_long_tail_are_means_over_seeds() -> None:
 
 def _corruptions(method: str, errors: dict[tuple[str, int], float], **fields: Any) -> RunData:
     rows = [
-        {"corruption": name, "severity": severity, "error": error}
+        {"corruption": name, "severity": severity, "error": error, "class_means_error": error / 2}
         for (name, severity), error in errors.items()
     ]
     return create_run(method, {"corruptions": rows}, **fields)
@@ -92,9 +93,10 @@ def test_errors_of_corruptions_leave_out_the_extra_ones() -> None:
     content = table(section, "Error on clean and corrupted images")
     assert column(content, "Clean") == ["10.0", "5.0"]
     assert column(content, "Corrupted") == ["35.0", "36.0"]
+    assert column(content, "Corrupted, by class means") == ["17.5", "18.0"]
     assert column(content, "Severity 1") == ["25.0", "26.0"]
     assert "Severity 3" not in content.columns
-    assert bold(content) == ["35.0", "25.0", "45.0", "5.0"]
+    assert bold(content) == ["35.0", "25.0", "45.0", "17.5", "5.0"]
     by_name = trace(figures(section)["corruptions-by-name"], "ce")
     labels = figures(section)["corruptions-by-name"].layout["yaxis"]["ticktext"]
     assert labels == ["clean", "snow", "fog", "spatter"]
@@ -183,6 +185,8 @@ def test_calibration_before_and_after_and_bins_over_seeds() -> None:
         reliability = [
             {"classifier": "head", "state": "after", "lower": 0.5, "upper": 1.0,
              "num_samples": counts[seed], "confidence": 0.9, "accuracy": 0.6 + 0.3 * seed},
+            {"classifier": "head", "state": "after", "lower": 0.2, "upper": 0.5, "num_samples": 1,
+             "confidence": 0.3, "accuracy": 1.0},
             {"classifier": "head", "state": "after", "lower": 0.0, "upper": 0.5, "num_samples": 0,
              "confidence": None, "accuracy": None},
         ]  # fmt: skip
@@ -190,7 +194,7 @@ def test_calibration_before_and_after_and_bins_over_seeds() -> None:
         return create_run("ce", results, seed=seed)
 
     section = uncertainty.create_section(
-        report_of(run(0, 0.10, 0.02, (30, 10)), run(1, 0.12, 0.04, (30, 10)))
+        report_of(run(0, 0.10, 0.02, (3000, 1000)), run(1, 0.12, 0.04, (3000, 1000)))
     )
     content = table(section, "Calibration")
     assert column(content, "ECE before (%)") == ["11.0 ± 1.4"]
@@ -198,9 +202,11 @@ def test_calibration_before_and_after_and_bins_over_seeds() -> None:
     assert column(content, "Fitted temperature") == ["1.50 ± 0.00"]
     assert not content.best
     drawn = trace(figures(section)["reliability-0"], "after scaling")
-    # 30 images with accuracy 0.6 and 10 with 0.9; the empty bin is left out.
+    # 3000 images with accuracy 0.6 and 1000 with 0.9; the bins with 0 and 2 images are left out.
     assert drawn["y"] == pytest.approx([100 * (30 * 0.6 + 10 * 0.9) / 40])
     assert drawn["x"] == pytest.approx([90.0])
+    assert drawn["text"][0].endswith("100.0 % of the images")
+    assert drawn["marker"]["size"] == pytest.approx([5 + 15 * (4000 / 4002) ** 0.5], abs=1e-9)
 
 
 def test_detection_says_why_a_score_is_absent_and_which_classes_are_shared() -> None:
@@ -254,6 +260,24 @@ def test_a_curve_over_noise_starts_at_the_same_recipe_without_noise() -> None:
     assert trace(drawn, "ce")["y"] == pytest.approx([90.0, 70.0, 50.0])
     assert trace(drawn, "nonl")["x"] == pytest.approx([20.0])
     assert "without noise" in drawn.meaning
+
+
+def test_noisy_runs_compete_on_the_same_data_and_not_with_unfinished_ones() -> None:
+    other = {"source": "cifar10", "label_noise": {"name": "symmetric", "fraction": 0.2}}
+    unfinished = replace(_noisy("ce", None, 0.9), state="incomplete")
+    section = label_noise.create_section(
+        report_of(
+            _noisy("ce", 0.2, 0.7), unfinished, _noisy("ce-cifar", 0.2, 0.8, data=other),
+            _noisy("nonl", 0.2, 0.6, loss={"name": "nonl"}),
+        )
+    )  # fmt: skip
+    content = table(section, "Accuracy with wrong training labels")
+    assert column(content, "Data") == ["digits", "digits", "cifar10"]
+    assert "70.0" in bold(content)
+    assert "80.0" not in bold(content)
+    drawn = figures(section)["label-noise-accuracy-0"]
+    assert trace(drawn, "ce")["x"] == pytest.approx([20.0])
+    assert "without noise" not in drawn.meaning
 
 
 def _convergence(method: str, log: str, percent: Any, paper: float | None = None) -> RunData:

@@ -135,7 +135,7 @@ def draw_reliability(groups: Sequence[MethodResults], styles: Mapping[str, Style
 def _merge_bins(
     group: MethodResults, classifier: str, state: str
 ) -> list[tuple[float, float, float]]:
-    """Confidence, accuracy and number of images of each bin, over all runs of a method."""
+    """Confidence, accuracy and fraction of all images of each bin, over all runs of a method."""
     sums: dict[float, tuple[float, float, float]] = {}
     for benchmark in group.benchmarks:
         for row in benchmark.rows:
@@ -151,11 +151,11 @@ def _merge_bins(
                 old[1] + count * accuracy,
                 old[2] + count,
             )
-    least = _LEAST_IMAGES * sum(one[2] for one in sums.values())
+    total = sum(count for _, _, count in sums.values())
     return [
-        (one[0] / one[2], one[1] / one[2], one[2])
-        for _, one in sorted(sums.items())
-        if one[2] >= least
+        (confidence / count, accuracy / count, count / total)
+        for _, (confidence, accuracy, count) in sorted(sums.items())
+        if count >= _LEAST_IMAGES * total
     ]
 
 
@@ -180,7 +180,6 @@ def _draw_bins(
         if not points:
             continue
         is_after = state == "after"
-        total = sum(count for _, _, count in points)
         traces.append(
             {
                 "type": "scatter",
@@ -190,8 +189,8 @@ def _draw_bins(
                 "y": [100 * accuracy for _, accuracy, _ in points],
                 "text": [
                     f"{_STATES[state]}<br>confidence {100 * confidence:.1f} %, accuracy "
-                    f"{100 * accuracy:.1f} %<br>{100 * count / total:.1f} % of the images"
-                    for confidence, accuracy, count in points
+                    f"{100 * accuracy:.1f} %<br>{100 * fraction:.1f} % of the images"
+                    for confidence, accuracy, fraction in points
                 ],
                 "hoverinfo": "text",
                 "line": {
@@ -203,7 +202,7 @@ def _draw_bins(
                 "marker": {
                     "color": color if is_after else NEUTRAL,
                     "symbol": "circle" if is_after else "circle-open",
-                    "size": [5 + 15 * (count / total) ** 0.5 for _, _, count in points],
+                    "size": [5 + 15 * fraction**0.5 for _, _, fraction in points],
                 },
             }
         )

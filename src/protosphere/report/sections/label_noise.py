@@ -39,7 +39,7 @@ class _Family:
         name: Name of the recipe.
         style: Color and symbol.
         members: Results by kind and fraction of the noise.
-        clean: Runs of the same recipe without noise.
+        clean: Complete runs of the same recipe without noise.
     """
 
     name: str
@@ -118,7 +118,10 @@ def _find_families(report: ReportData, groups: Sequence[MethodResults]) -> list[
                 tuple(
                     run
                     for run in report.runs
-                    if run.recipe and not _has_noise(run) and _is_family(run, _run(members))
+                    if run.recipe
+                    and run.state == "complete"
+                    and not _has_noise(run)
+                    and _is_family(run, _run(members))
                 ),
             )
         )
@@ -129,13 +132,15 @@ def _run(members: Mapping[_Place, MethodResults]) -> RunData:
     return next(iter(members.values())).benchmarks[0].run
 
 
+def _clean_data(run: RunData) -> str:
+    """The data of a run, without their noise."""
+    return describe_data(run).partition(", label noise")[0]
+
+
 def _is_family(one: RunData, other: RunData) -> bool:
     """Whether two runs differ only in their noise and their seed."""
     differences = find_differences(one.recipe, other.recipe)
-    names = [
-        (run.recipe.get("name"), run.class_names, describe_data(run).partition(", label noise")[0])
-        for run in (one, other)
-    ]
+    names = [(run.recipe.get("name"), run.class_names, _clean_data(run)) for run in (one, other)]
     return names[0] == names[1] and all(key.startswith("data.label_noise") for key in differences)
 
 
@@ -177,15 +182,18 @@ def _create_table(families: Sequence[_Family], classifiers: Mapping[str, str]) -
                     *(found.get((name, "accuracy")) for name in classifiers),
                     *(found.get((first, name)) for name in _NUMBERS[1:]),
                 )
-                titles = (family.name, f"{100 * fraction:g} % {noise}", str(group.num_runs))
-                rows.append(TableRow(titles, cells, (noise, fraction)))
+                first_run = group.benchmarks[0].run
+                data = _clean_data(first_run)
+                titles = (family.name, data, f"{100 * fraction:g} % {noise}", str(group.num_runs))
+                key = (data, len(first_run.class_names), noise, fraction)
+                rows.append(TableRow(titles, cells, key))
     return create_table(
         "Accuracy with wrong training labels",
-        "Percentages, as mean ± standard deviation over runs; the best of each column among runs "
-        f"with the same noise is bold. The last three columns are of the {classifiers[first]}: "
-        "memorized and corrected are the fractions of the wrongly labeled training images that get "
-        "their wrong and their true label.",
-        titles=("Method", "Wrong labels", "Runs"),
+        "Percentages, as mean ± standard deviation over runs; the best of each column on the same "
+        "data with the same noise is bold. The last three columns are of the "
+        f"{classifiers[first]}: memorized and corrected are the fractions of the wrongly labeled "
+        "training images that get their wrong and their true label.",
+        titles=("Method", "Data", "Wrong labels", "Runs"),
         columns=(
             *(Column(f"Test accuracy, {label}", "higher") for label in classifiers.values()),
             Column("Training accuracy, true labels", "higher"),
@@ -193,7 +201,6 @@ def _create_table(families: Sequence[_Family], classifiers: Mapping[str, str]) -
             Column("Corrected", "higher"),
         ),
         rows=rows,
-        optional=(),
     )
 
 
