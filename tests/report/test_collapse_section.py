@@ -128,11 +128,21 @@ def test_the_table_has_the_value_at_collapse_and_marks_the_nearest() -> None:
     assert (1, column) not in table.best
 
 
+def test_values_that_look_equal_are_equally_near() -> None:
+    runs = [
+        create_run(name, num_classes=K, records=evaluations({"weights_effective_rank": [value]}))
+        for name, value in (("a", 9.0), ("b", 8.999), ("c", 8.9))
+    ]
+    table = _table(create_section(ReportData(tuple(runs))), "Metrics")
+    assert table.best == {(1, 1), (2, 1)}
+
+
 def test_different_numbers_of_classes_have_a_formula_and_no_best_value() -> None:
     other = create_run("other", num_classes=4, records=evaluations(_metrics(6.0)))
     table = _table(create_section(ReportData((_run(), other))), "Metrics")
     assert table.rows[0][table.columns.index("NC2: inter_effective_rank")] == "K − 1"
     assert not table.best
+    assert "bold" not in table.meaning
 
 
 def test_conditions_are_answered_in_words() -> None:

@@ -87,6 +87,8 @@ def test_the_paper_stands_beside_the_same_data_and_loss() -> None:
     section = section_of(create("nonl", 0.7, epochs=100))
     assert cell(table_of(section, "Results"), "nonl", "Paper, %") == "73.6"
     assert "(Table 1); the paper trained for 1000 epochs, these runs for 100" in notes(section)
+    two = section_of(create("nonl", 0.7, epochs=100), create("ntce", 0.7, epochs=60))
+    assert "these runs for 60 and 100, so" in notes(two)
     equal = section_of(create("nonl", 0.7, epochs=1000))
     assert "(Table 1)." in notes(equal)
 
@@ -109,6 +111,8 @@ def test_results_of_a_monitored_run_are_those_of_its_best_evaluation() -> None:
     values = {"accuracy": [0.3, 0.6, 0.5], "loss": [3.0, 2.0, 1.0]}
     for monitor, expected in (("accuracy", 0.6), ("loss", 0.5), (None, 0.5)):
         run = create_run(recipe={"checkpoint": {"monitor": monitor}}, records=evaluations(values))
+        words = "last evaluation" if monitor is None else "best evaluation by the monitored metric"
+        assert f"the results of its {words}." in section_of(run).intro
         record = final_evaluation(run)
         assert record is not None
         assert record["accuracy"] == expected

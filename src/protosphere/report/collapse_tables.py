@@ -50,22 +50,26 @@ def create_metrics(methods: Sequence[Method]) -> Table | None:
     texts = [_text_at_collapse(name, classes) for name in metrics]
     rows: list[tuple[str, ...]] = [("value at collapse", *texts)]
     means: dict[tuple[int, int], float] = {}
+    has_seeds = any(len(measured) > 1 for measured in values.values())
     for name, measured in values.items():
         cells = [name]
         for column, metric in enumerate(metrics, start=1):
             numbers = [row[metric] for row in measured if metric in row]
             cells.append(_mean_text(numbers))
             if numbers:
-                means[len(rows), column] = float(np.mean(numbers))
+                # As it is shown: means that look equal are equally near.
+                means[len(rows), column] = float(f"{np.mean(numbers):.3g}")
         rows.append(tuple(cells))
+    best = _nearest(metrics, means, classes)
     return Table(
         "Metrics of collapse at the last evaluation",
-        "Metrics of the training features and prototypes at the last evaluation, mean ± standard "
-        "deviation over seeds, with the value at neural collapse above; the values nearest to it "
-        "are bold.",
+        "Metrics of the training features and prototypes at the last evaluation"
+        + (", as mean ± standard deviation over seeds," if has_seeds else ",")
+        + " with the value at neural collapse in the first row"
+        + ("; the values nearest to it are bold." if best else "."),
         ("method", *(f"{CATALOG[name].condition}: {name}" for name in metrics)),
         tuple(rows),
-        _nearest(metrics, means, classes),
+        best,
     )
 
 

@@ -65,14 +65,23 @@ def _introduce(report: ReportData, methods: Sequence[Method]) -> str:
         return "This report has no runs, only the records of studies."
     data = list(dict.fromkeys(filter(None, (data_name(run.recipe) for run in report.runs))))
     on = f", trained on {_enumerate(data)}" if data else ""
+    which = _describe_evaluations(report.runs)
     if len(report.runs) == 1:
-        return f"One run{on}, with the results of its last evaluation."
+        return f"One run{on}, with the results of its {which}."
     if len(methods) == len(report.runs):
-        return f"{len(report.runs)} runs{on}, with the results of the last evaluation of each."
+        return f"{len(report.runs)} runs{on}, with the results of the {which} of each."
     return (
         f"{len(report.runs)} runs of {len(methods)} methods{on}. Runs of one method differ only in "
-        "their seed; results are those of the last evaluation of each run."
+        f"their seed; results are those of the {which} of each run."
     )
+
+
+def _describe_evaluations(runs: Sequence[RunData]) -> str:
+    """Which evaluations :func:`final_evaluation` returns."""
+    monitors = [section_value(run.recipe, "checkpoint", "monitor") is not None for run in runs]
+    if all(monitors):
+        return "best evaluation by the monitored metric"
+    return "last evaluation" + (", or the best one by a monitored metric," if any(monitors) else "")
 
 
 def _enumerate(words: Sequence[str]) -> str:
@@ -91,7 +100,8 @@ def _describe_states(runs: Sequence[RunData]) -> list[Block]:
 
 
 def _epoch(run: RunData) -> int:
-    return round(max((record["epoch"] for record in run.records if "epoch" in record), default=0))
+    epochs = (finite(record.get("epoch")) for record in run.records)
+    return round(max((epoch for epoch in epochs if epoch is not None), default=0))
 
 
 def _describe_studies(report: ReportData) -> list[Block]:
@@ -172,8 +182,8 @@ def _seeds(method: Method) -> str:
 def _explain_values(methods: Sequence[Method]) -> list[Block]:
     parts = [
         "Variance ratio: within-class over between-class variance, 0 at collapse. Rank: effective "
-        "rank of the class means. Angles: deviation of the angles between class means from equal "
-        "angles, 0 at collapse. Cosine: between a prototype and its class mean, both centered; "
+        "rank of the class means. Angles: standard deviation of the cosines between class means, 0 "
+        "at collapse. Cosine: between a prototype and its class mean, both centered; "
         "1 − cosine is 0 at collapse. Agreement: samples that head and nearest class mean classify "
         "alike, 100 % at collapse."
     ]
@@ -213,7 +223,12 @@ def _explain_paper(methods: Sequence[Method]) -> list[Block]:
 
 
 def _numbers(values: set[Any]) -> str:
-    return _enumerate([str(value) for value in sorted(values, key=str)])
+    return _enumerate(
+        [
+            str(value)
+            for value in sorted(values, key=lambda value: (finite(value) or 0.0, str(value)))
+        ]
+    )
 
 
 def _classes(run: RunData) -> str:
