@@ -130,7 +130,7 @@ def test_overconfident_classes_are_counted() -> None:
     run = _run([[8, 2, 0], [0, 10, 0], [1, 4, 5]])
     run.arrays["class_confidence"][:] = [0.9, 0.95, 0.6]
     figure = find_figure(create_section(ReportData((run,))), "class-confidence-0")
-    assert "which 2 of 3 classes are" in figure.meaning
+    assert "as for 2 of 3 classes" in figure.meaning
 
 
 def test_runs_without_a_wrong_prediction() -> None:

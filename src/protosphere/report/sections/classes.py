@@ -112,8 +112,10 @@ def _create_sorted(methods: Sequence[Method]) -> Figure:
     return Figure(
         "class-accuracy",
         "Accuracy of classes",
-        "Accuracy of each class, sorted from the worst to the best class of each method, with the "
-        "name of the class on hover; a line that starts higher is better for weak classes.",
+        "Accuracy of each class"
+        + (", the mean over seeds," if any(len(method.runs) > 1 for method in methods) else ",")
+        + " sorted from the worst to the best class of each method, with the name of the class on "
+        "hover; a line that starts higher is better for weak classes.",
         tuple(traces),
         {
             "xaxis": {"title": {"text": f"{unit}, by increasing accuracy"}},
@@ -174,8 +176,8 @@ def _create_counts(methods: Sequence[Method]) -> Figure | None:
     return Figure(
         "accuracy-by-count",
         "Accuracy by number of training images",
-        "Accuracy of each class against its number of training images (dots), and the mean over "
-        f"{_NUM_GROUPS} groups of classes of similar number (lines).",
+        "Accuracy of each class against its number of training images (dots), and the mean "
+        f"accuracy of up to {_NUM_GROUPS} groups of classes of similar size (lines).",
         tuple(traces),
         {
             "xaxis": {"title": {"text": "training images of the class"}, "type": "log"},
@@ -215,7 +217,7 @@ def _create_worst(runs: Sequence[RunData]) -> Table:
     return Table(
         "Worst classes",
         f"The classes of the lowest accuracy of each run, at most {per_run}, and the wrong class "
-        "that most of their images are predicted as, with its fraction of the images of the class.",
+        "that is predicted most often for them, with its fraction of the images of the class.",
         ("run", "class", "accuracy", "images", "most frequent wrong prediction", "of the images"),
         tuple(rows),
     )
@@ -303,9 +305,9 @@ def _create_confidence(index: int, run: RunData, color: str) -> Figure:
     return Figure(
         f"class-confidence-{index}",
         f"Accuracy and confidence of classes: {run.name}",
-        "Accuracy of each class against the mean softmax probability of its predictions: below the "
-        f"dashed line predictions are overconfident, which {above} of {int(known.sum())} classes "
-        "are.",
+        "Accuracy of each class against the mean softmax probability of its predictions; "
+        f"predictions are overconfident below the dashed line, as for {above} of "
+        f"{int(known.sum())} classes.",
         traces,
         {
             "xaxis": {"title": {"text": "mean confidence (%)"}, "range": limits},

@@ -128,12 +128,14 @@ def _create_differences(title: str, comparison: Comparison) -> Table:
                     )
                 )
     limit = f"{1 - comparison.confidence:.3g}"
+    interval = f"{100 * comparison.confidence:g} % interval"
     return Table(
         f"{title}Differences to {comparison.baseline}",
-        f"Method minus baseline, paired by seed. Clearly better or worse means p < {limit} in "
+        "Mean of method minus baseline, paired by seed; of metrics with a value at collapse (→), "
+        f"distances from it are subtracted. Clearly better or worse means p < {limit} in "
         "Student's paired t-test, adjusted for the number of methods (Holm) but not for the number "
         "of metrics; intervals are not adjusted.",
-        ("Metric", "Method", "Seeds", "Difference", "Interval", "p (Holm)", "Result"),
+        ("Metric", "Method", "Seeds", "Difference", interval, "p (Holm)", "Result"),
         tuple(rows),
     )
 

@@ -58,8 +58,8 @@ def create_section(report: ReportData) -> Section | None:
     return Section(
         "convergence",
         "Convergence to neural collapse",
-        "How much of a run passes until the moving average of a metric enters 95 % of its value at "
-        "neural collapse to stay there (the paper's Table 7). Fewer percent are faster.",
+        "How much of a run passes until the moving average of a metric reaches 95 % of neural "
+        "collapse and stays there (the paper's Table 7). Lower is faster.",
         (
             *blocks,
             *([] if caveat is None else [caveat]),
@@ -132,8 +132,8 @@ def _create_table(
     if field == _TO_COLLAPSE:
         title = "Time to 95 % of neural collapse"
         meaning = (
-            "Percentage of the run until each metric is within 95 % of its value at collapse to "
-            "stay, with the paper's number below; the fastest of each column on the same data is "
+            "Percentage of the run until each metric reaches 95 % of neural collapse and stays "
+            "there, with the paper's number below; the fastest of each column on the same data is "
             "bold."
         )
     else:
@@ -190,7 +190,7 @@ def _draw_times(
     return draw_dots(
         "convergence-times",
         "Time to 95 % of neural collapse",
-        "Percentage of the run until each metric stays within 95 % of its value at collapse",
+        "Percentage of the run until each metric reaches 95 % of neural collapse and stays there",
         reading="farther left is faster, runs that never get there have no dot, and open symbols "
         "are the paper's numbers",
         categories=metrics,

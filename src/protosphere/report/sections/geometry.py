@@ -195,7 +195,7 @@ def _create_heat_map(run: RunData, name: str, binned: Binned, limit: float, inde
         f"{name.replace('_', '-')}-{index}",
         f"Cosines between {what}: {run.name}",
         f"Deviation of the cosine between each pair of {what} from −1/(K−1) = "
-        f"{-1 / (num_classes - 1):.4f}{size}; it is {np.mean(np.abs(entries)):.4f} on average and "
+        f"−{1 / (num_classes - 1):.4f}{size}; it is {np.mean(np.abs(entries)):.4f} on average and "
         f"at most {np.max(np.abs(entries)):.3f}, white at collapse and red for pairs that are too "
         "similar, and the scale is the same for all runs.",
         (trace,),

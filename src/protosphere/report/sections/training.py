@@ -80,11 +80,11 @@ def _plots(report: ReportData) -> tuple[_Plot, ...]:
             "accuracy",
             "accuracy (%)",
             "accuracy {} %",
-            f"Accuracy on the {split} images at each evaluation"
+            f"Accuracy at each evaluation on the {split} images, "
             + (
-                "; those are test images for some runs and validation images for others."
+                "which are test images for some runs and validation images for others."
                 if split == "evaluation"
-                else ", which no run was trained on."
+                else "which no run was trained on."
             ),
             100.0,
         ),
