@@ -157,11 +157,14 @@ class WatchedReport:
             return Snapshot(last.page, last.version, problem)
 
 
-def watch_sources(sources: Sequence[Path]) -> WatchedReport:
+def watch_sources(
+    sources: Sequence[Path], *, clock: Callable[[], float] = time.monotonic
+) -> WatchedReport:
     """Return the report of runs in progress.
 
     Args:
         sources: As of a report; a folder may still be empty.
+        clock: Function that returns the time in seconds.
 
     Raises:
         ReportError: A source does not exist.
@@ -184,7 +187,7 @@ def watch_sources(sources: Sequence[Path]) -> WatchedReport:
     def fallback(version: str) -> str:
         return create_page("No page yet", "", [], live_script=_script(version))
 
-    return WatchedReport(sources, build, fallback)
+    return WatchedReport(sources, build, fallback, clock=clock)
 
 
 def _script(version: str) -> str:
