@@ -26,9 +26,10 @@ from protosphere.studies.transfer import TransferRow
 
 pytest.importorskip("matplotlib")
 
+from protosphere.studies.plots.collapse import centered_cosines, draw_cosine_map
 from protosphere.studies.plots.corruptions import CorruptedRun, plot_corruptions
 from protosphere.studies.plots.evaluation import plot_evaluation
-from protosphere.studies.plots.figures import write_figure
+from protosphere.studies.plots.figures import create_figure, write_figure
 from protosphere.studies.plots.label_noise import plot_label_noise
 from protosphere.studies.plots.long_tail import plot_long_tail
 from protosphere.studies.plots.looks import label
@@ -74,7 +75,7 @@ def evaluation() -> Evaluation:
 
 
 def test_names_are_short_plain_text() -> None:
-    assert label("a" * 50, 11) == "aaaa…aaaaaa"
+    assert label("a" * 50, 11) == "aaaaa…aaaaa"
     assert label(HOSTILE).isprintable()
     assert label("US$ and $x$") == "US\\$ and \\$x\\$"
 
@@ -156,10 +157,23 @@ def test_a_measurement_of_a_thousand_classes_and_of_one_metric() -> None:
     result = measure_detailed(features, torch.arange(1000), metrics="nc2_coherence")
     figure = plot_measurement(result)
     panels = _panels(figure)
-    assert panels["Cosines between class means"].images[0].get_array().shape == (200, 200)
+    image = panels["Cosines between class means"].images[0]
+    assert image.get_array().shape == (200, 200)
+    assert image.get_extent() == [-0.5, 999.5, 999.5, -0.5]
     assert _texts(panels["Metrics"]) == ["nc2_coherence"]
     (reason,) = panels["The conditions of neural collapse"].texts
     assert reason.get_text() == "no metric of the conditions was measured"
+
+
+def test_a_map_of_more_classes_than_are_compared_has_the_indices_of_all() -> None:
+    figure, (axes,) = create_figure(1)
+    # Every second of the 41 vertices.
+    cosines = centered_cosines(simplex_etf(41, 41).double().numpy())[::2, ::2]
+    draw_cosine_map(figure, axes, cosines, [str(index) for index in range(41)])
+    (image,) = axes.images
+    assert image.get_extent() == [-0.5, 40.5, 40.5, -0.5]
+    middle = sum(image.get_clim()) / 2
+    np.testing.assert_allclose(middle, -1 / 40, atol=1e-9)
 
 
 @given(

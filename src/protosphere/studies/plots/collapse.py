@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protosphere.metrics.verdicts import GradedDistance
+from protosphere.report.class_geometry import bin_matrix
 from protosphere.report.colors import DIVERGING, PALETTE
 from protosphere.studies.plots.figures import draw_absence, import_matplotlib
 from protosphere.studies.plots.looks import labels
@@ -108,17 +109,19 @@ def draw_cosine_map(
 ) -> None:
     """Draw the cosines between class means as a heat map around those of a simplex.
 
-    More than 200 classes are averaged in blocks; the diagonal is left empty.
+    More than 200 rows are averaged in blocks; the diagonal is left empty.
 
     Args:
         figure: Figure of the axes, for the color bar.
         axes: Axes to draw into.
-        cosines: Cosines between centered class means.
-        class_names: Name of each class.
+        cosines: Cosines between centered class means, of some classes if there are many.
+        class_names: Names of all classes.
     """
-    matplotlib, num_classes = import_matplotlib(), len(cosines)
+    matplotlib, num_classes = import_matplotlib(), len(class_names)
     target = -1 / (num_classes - 1)
-    shown = bin_matrix(cosines)
+    off_diagonal = cosines.astype(np.float64)
+    np.fill_diagonal(off_diagonal, np.nan)
+    shown = bin_matrix(off_diagonal, _MAX_CELLS).values
     spread = max(0.05, float(np.nanmax(np.abs(shown - target), initial=0.0)))
     colors = matplotlib.colors.LinearSegmentedColormap.from_list("cosines", list(DIVERGING))
     colors = colors.with_extremes(bad="#8f96a3")
@@ -183,28 +186,6 @@ def centered_cosines(vectors: NDArray[Any]) -> NDArray[Any]:
     unit = centered / np.where(norms > 0, norms, 1.0)
     cosines: NDArray[Any] = unit @ unit.T
     return cosines
-
-
-def bin_matrix(matrix: NDArray[Any], max_cells: int = _MAX_CELLS) -> NDArray[Any]:
-    """Return a matrix without its diagonal, as means over blocks if it is large.
-
-    Args:
-        matrix: Square matrix.
-        max_cells: Largest number of rows to return.
-
-    >>> bin_matrix(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]), max_cells=2)
-    array([[3. , 4.5],
-           [7.5, nan]])
-    """
-    off_diagonal = matrix.astype(np.float64)
-    np.fill_diagonal(off_diagonal, np.nan)
-    size = -(-len(matrix) // max_cells)
-    starts = np.arange(0, len(matrix), size)
-    known = np.isfinite(off_diagonal)
-    sums, counts = np.where(known, off_diagonal, 0.0), known.astype(np.float64)
-    for axis in (0, 1):
-        sums, counts = (np.add.reduceat(one, starts, axis=axis) for one in (sums, counts))
-    return np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
 
 
 def _draw_legend_below(axes: Any, *content: Any) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from protosphere.report.colors import PALETTE
+from protosphere.report.curves import shorten
 
 _LONGEST_NAME, _MOST = 28, 48
 _HATCHES = ("", "///", "...", "xxx")
@@ -22,15 +23,12 @@ def label(text: object, longest: int = _LONGEST_NAME) -> str:
         longest: Largest number of characters; a longer name keeps its start and its end.
 
     >>> label("n01440764 tench, Tinca tinca", longest=16)
-    'n01440…nca tinca'
+    'n0144076…a tinca'
     >>> label("a$b$c")
     'a\\$b\\$c'
     """
     name = _UNPRINTABLE.sub("�", str(text))
-    if len(name) > longest:
-        start = (longest - 1) * 2 // 5
-        name = f"{name[:start]}…{name[start + 1 - longest :]}"
-    return name.replace("$", r"\$")
+    return shorten(name, longest).replace("$", r"\$")
 
 
 def labels(names: Sequence[str], longest: int = _LONGEST_NAME) -> list[str]:
@@ -41,7 +39,7 @@ def labels(names: Sequence[str], longest: int = _LONGEST_NAME) -> list[str]:
         longest: Number of characters that are enough if no two names become equal.
 
     >>> labels(["runs/first-of-two/nonl", "runs/other-of-two/nonl"], longest=12)
-    ['runs/f…-two/nonl', 'runs/o…-two/nonl']
+    ['runs/f…/nonl', 'runs/o…/nonl']
     """
     unique = list(dict.fromkeys(names))
     while longest < _MOST and len({label(name, longest) for name in unique}) < len(unique):
