@@ -11,6 +11,7 @@ import logging
 import posixpath
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -91,7 +92,10 @@ def _list_folder(path: str) -> str:
 
 def _create_report() -> str:
     """Return the report of all committed runs as HTML; it does not load torch."""
-    return create_report(read_sources([RESULTS]))
+    report = read_sources([RESULTS])
+    # Paths in the repository, not on the machine that builds the website.
+    runs = tuple(replace(run, path=run.path.relative_to(ROOT)) for run in report.runs)
+    return create_report(replace(report, runs=runs))
 
 
 def on_post_build(config: MkDocsConfig) -> None:
