@@ -27,8 +27,8 @@ def _batch(samples: int = 9) -> tuple[Tensor, Tensor, Tensor]:
 def test_the_weight_leads_from_nonl_to_normface() -> None:
     batch = _batch()
     normface, nonl = (loss(*batch, temperature=0.3) for loss in (normface_loss, nonl_loss))
-    assert normface_nonl_loss(*batch, normface_weight=1, temperature=0.3) == normface
-    assert normface_nonl_loss(*batch, normface_weight=0, temperature=0.3) == nonl
+    assert normface_nonl_loss(*batch, normface_weight=1.0, temperature=0.3) == normface
+    assert normface_nonl_loss(*batch, normface_weight=0.0, temperature=0.3) == nonl
     default = normface_nonl_loss(*batch, temperature=0.3)
     torch.testing.assert_close(default, (normface + nonl) / 2, rtol=1e-14, atol=0)
     head = CosineClassifier(DIM, CLASSES, temperature=0.3).double()

@@ -191,7 +191,7 @@ def test_before_its_first_epoch_a_queue_changes_nothing(tmp_path: Path) -> None:
         ),
         (
             ["loss={name: proto, queue: {size: 5}}"],
-            "loss.queue does not apply to loss proto; it applies to ntce, nonl, scl",
+            "loss.queue does not apply to loss proto; it applies to ntce, nonl, normface-nonl, scl",
         ),
     ],
 )

@@ -103,8 +103,8 @@ def test_booleans_are_allowed_where_they_mean_something() -> None:
         (
             "digits-ce",
             ["loss.temperature=0.003"],
-            "loss.temperature does not apply to loss ce; it applies to normface, ntce, nonl, scl, "
-            "proto",
+            "loss.temperature does not apply to loss ce; it applies to normface, ntce, nonl, "
+            "normface-nonl, scl, proto",
         ),
         (
             "cifar100-ce",
@@ -246,7 +246,8 @@ def test_keys_without_effect_are_refused(recipe: str, overrides: list[str], mess
         ("augmentation.mixup=0.2", "a recipe has no augmentation.mixup; use augmentation.mixing"),
         (
             "loss.name=mse",
-            "loss.name must be one of ce, normface, ntce, nonl, etf-dr, scl, proto, got 'mse'",
+            "loss.name must be one of ce, normface, ntce, nonl, normface-nonl, etf-dr, scl, proto, "
+            "got 'mse'",
         ),
         ("schedule.warmup_epochs=99", "schedule.warmup_epochs must be less than epochs (15)"),
         (
