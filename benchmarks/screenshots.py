@@ -49,7 +49,9 @@ _COMPOSE = """(() => {
 })()"""
 _TURN = """(() => {
   const plot = document.querySelector('.composed figure:last-child .plot');
-  return Plotly.relayout(plot, {'scene.camera.eye': {x: 1.65, y: 1.65, z: 0.95}}).then(() => 0);
+  const eye = {x: 1.45, y: 1.45, z: 0.8};
+  plot.style.height = '500px';
+  return Plotly.relayout(plot, {height: 500, 'scene.camera.eye': eye}).then(() => 0);
 })()"""
 _HEIGHT = "Math.ceil(document.querySelector('.composed').getBoundingClientRect().height)"
 _DRAWN = """[...document.querySelectorAll('.plot')].every((plot) => {
