@@ -49,7 +49,7 @@ _COMPOSE = """(() => {
 })()"""
 _TURN = """(() => {
   const plot = document.querySelector('.composed figure:last-child .plot');
-  const eye = {x: 1.45, y: 1.45, z: 0.8};
+  const eye = {x: 1.62, y: 1.62, z: 0.9};
   plot.style.height = '500px';
   return Plotly.relayout(plot, {height: 500, 'scene.camera.eye': eye}).then(() => 0);
 })()"""
