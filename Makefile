@@ -51,7 +51,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/measure_file.py
 	$(BIN)/python benchmarks/prototypes.py
 	$(BIN)/python benchmarks/tables.py
-	$(BIN)/python benchmarks/figure.py
+	$(BIN)/python benchmarks/pictures.py
 	$(BIN)/python benchmarks/pictures.py
 
 $(INSTALLED): pyproject.toml constraints.txt
