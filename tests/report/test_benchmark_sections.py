@@ -8,6 +8,7 @@ import pytest
 
 from protosphere.data.corruptions import CORRUPTIONS
 from protosphere.evaluation.corruptions import ALEXNET
+from protosphere.report.colors import PALETTE
 from protosphere.report.content import Section
 from protosphere.report.page import create_page
 from protosphere.report.sections import (
@@ -24,6 +25,7 @@ from support.report_content import (
     bold,
     column,
     create_run,
+    drawn_texts,
     figures,
     missing,
     notes,
@@ -136,7 +138,7 @@ def test_the_mean_corruption_error_of_alexnet_is_100() -> None:
 
 
 def test_transfer_is_compared_per_data_set_and_training_data() -> None:
-    def run(method: str, source: str, value: float) -> RunData:
+    def run(method: str, source: str, value: float, seed: int = 0) -> RunData:
         rows = {
             f"transfer-{target}": [
                 {"target": target, "classifier": "logistic", "metric": "top1", "value": value},
@@ -149,7 +151,7 @@ def test_transfer_is_compared_per_data_set_and_training_data() -> None:
              "std": 0.02}
             for shots in (5, 1)
         ]  # fmt: skip
-        return create_run(method, rows, recipe={"data": {"source": source}})
+        return create_run(method, rows, seed=seed, recipe={"data": {"source": source}})
 
     section = transfer.create_section(
         report_of(run("a", "cifar10", 0.8), run("b", "cifar10", 0.7), run("c", "cifar100", 0.1))
@@ -165,6 +167,10 @@ def test_transfer_is_compared_per_data_set_and_training_data() -> None:
     assert line["x"] == [1, 5]
     assert line["y"] == pytest.approx([80.0, 16.0])
     assert line["error_y"]["array"] == pytest.approx([2.0, 2.0])  # Over draws, of one run.
+    several = report_of(run("a", "cifar10", 0.8), run("a", "cifar10", 0.6, seed=1))
+    (line,) = figures(transfer.create_section(several))["few-shot-0"].data
+    # Over the runs: |0.8 - 0.6| / sqrt(2), and a fifth of it.
+    assert line["error_y"]["array"] == pytest.approx([14.142, 2.828], abs=1e-3)
 
 
 def test_the_paper_transfers_from_imagenet() -> None:
@@ -225,6 +231,11 @@ def test_detection_says_why_a_score_is_absent_and_which_classes_are_shared() -> 
     assert bold(table(section, "Out-of-distribution detection: FPR95")) == ["80.0"]
     assert missing(section) == ["nonl: no AUROC of mahalanobis against svhn: too few images."]
     assert "digits and svhn have 3 class names in common" in notes(section)
+    # Images of another run's own data are not the same images.
+    others = [create_run(name, {"ood": first}, settings={"known": name}) for name in ("ce", "nonl")]
+    apart = table(uncertainty.create_section(report_of(*others)), auroc.title)
+    assert column(apart, "Own data") == ["digits", "digits (2)"]
+    assert not apart.best
 
 
 def _noisy(method: str, fraction: float | None, accuracy: float, **recipe: Any) -> RunData:
@@ -260,6 +271,50 @@ def test_a_curve_over_noise_starts_at_the_same_recipe_without_noise() -> None:
     assert trace(drawn, "ce")["y"] == pytest.approx([90.0, 70.0, 50.0])
     assert trace(drawn, "nonl")["x"] == pytest.approx([20.0])
     assert "without noise" in drawn.meaning
+
+
+def test_the_better_method_is_bold_in_every_column() -> None:
+    def run(method: str, loss: float) -> RunData:
+        """A run that is worse in everything if its loss is higher."""
+        good = 1 - loss
+        calibration = [
+            {"classifier": "head", "state": state, "accuracy": good, "ece": loss, "nll": loss}
+            for state in ("before", "after")
+        ]
+        noise = {
+            "classifier": "head",
+            "noise": "symmetric",
+            "fraction": 0.2,
+            "accuracy": good,
+            "true_accuracy": good,
+            "memorized": loss,
+            "corrected": good,
+        }
+        times = {"metric": "weights_effective_rank", "percent_to_collapse": 100 * loss}
+        tail = [
+            {"classifier": "head", "group": group, "accuracy": good - 0.1 * (group == "balanced")}
+            for group in ("all", "many", "medium", "few", "balanced")
+        ]
+        results = {
+            "calibration": calibration,
+            "label_noise": [noise],
+            "convergence": [times],
+            "long_tail": tail,
+        }
+        return create_run(method, results)  # fmt: skip
+
+    report = report_of(run("ce", 0.4), run("nonl", 0.2))
+    sections = [
+        (uncertainty, "Calibration", 5), (label_noise, "Accuracy with wrong training labels", 4),
+        (convergence, "Time to 95 % of neural collapse", 1),
+        (long_tail, "Accuracy by number of training images", 5),
+    ]  # fmt: skip
+    for module, title, num_columns in sections:
+        content = table(module.create_section(report), title)
+        assert {row for row, _ in content.best} == {1}, title
+        assert len(content.best) == num_columns
+    lines = figures(long_tail.create_section(report))["long-tail-groups-0"].data
+    assert [line["marker"]["color"] for line in lines] == list(PALETTE[:2])
 
 
 def test_noisy_runs_compete_on_the_same_data_and_not_with_unfinished_ones() -> None:
@@ -340,9 +395,7 @@ def test_every_section_survives_hostile_names_and_damaged_rows(
     assert any(f"rows of {name}.json are left out" in text for text in missing(section))
     page = create_page("t", "s", [section])
     assert "<b>%{x}</b>" not in page
-    for figure in figures(section).values():
-        for drawn in figure.data:
-            assert "<b>" not in str([drawn["name"], drawn.get("text")])
+    assert not [text for text in drawn_texts(section) if "<b>" in text]
     # Only damaged rows: nothing to show.
     assert create(report_of(create_run("ce", {name: [{}]}))) is None
 
@@ -351,7 +404,7 @@ def test_many_methods_are_a_heat_map_of_differences_to_their_mean() -> None:
     errors = {("clean", 0): 0.1, ("fog", 1): 0.2}
     runs = [
         _corruptions(
-            f"method {index}", {key: error + 0.01 * index for key, error in errors.items()}
+            f"<b>method {index}", {key: error + 0.01 * index for key, error in errors.items()}
         )
         for index in range(11)
     ]
@@ -360,5 +413,6 @@ def test_many_methods_are_a_heat_map_of_differences_to_their_mean() -> None:
     assert drawn["type"] == "heatmap"
     # The mean is that of the sixth method.
     assert [row[0] for row in drawn["z"]] == pytest.approx([index - 5 for index in range(11)])
-    assert drawn["text"][0] == ["method 0<br>clean: 10.0", "method 0<br>fog: 20.0"]
+    assert drawn["text"][0][1] == "&lt;b&gt;method 0<br>fog: 20.0"
+    assert not [text for text in drawn_texts(section) if "<b>" in text]
     assert "farther left" not in figures(section)["corruptions-by-name"].meaning

@@ -12,11 +12,14 @@ from protosphere.metrics.convergence import (
     Threshold,
     collapse_thresholds,
     convergence_time,
+    moving_average,
     percent_to_collapse,
 )
+from protosphere.report.colors import PALETTE
 from protosphere.report.content import Note, Section, Table
 from protosphere.report.sections.collapse import COLLAPSE_CURVES, create_section, run_curve
 from protosphere.report.sources import ReportData, RunData
+from support.report_content import drawn_texts
 from support.report_runs import blocks_of, create_run, decode, evaluations, find_figure
 
 K, D, EPOCHS = 10, 10, 20
@@ -62,6 +65,9 @@ def test_marks_are_where_the_moving_average_enters_to_stay(pace: float) -> None:
         else:
             assert curve.reached is not None
             assert curve.reached[0] == pytest.approx(expected[name])
+            # The mark is on the moving average.
+            average = {100 * time / EPOCHS: value for time, value in moving_average(series[name])}
+            assert curve.reached[1] == pytest.approx(average[curve.reached[0]])
 
 
 def test_the_six_panels_have_curves_thresholds_and_marks() -> None:
@@ -77,6 +83,15 @@ def test_the_six_panels_have_curves_thresholds_and_marks() -> None:
     assert len(lines) == 6
     assert sum(trace["showlegend"] for trace in lines) == 1
     np.testing.assert_allclose(decode(lines[0]["x"])[-1], 100)
+
+
+def test_marks_have_the_color_of_their_method_and_names_are_no_markup() -> None:
+    section = create_section(ReportData((_run("ce"), _run("<b>nonl</b>"))))
+    figure = find_figure(section, "collapse-curves")
+    marks = [trace for trace in figure.data if trace["name"] == "reached, to stay"]
+    colors = {trace["meta"]: trace["marker"]["color"] for trace in marks}
+    assert colors == {"ce": PALETTE[0], "&lt;b&gt;nonl&lt;/b&gt;": PALETTE[1]}
+    assert not [text for text in drawn_texts(section) if "<b>" in text]
 
 
 def test_a_run_in_progress_is_drawn_over_the_epochs_of_its_recipe() -> None:
@@ -126,6 +141,16 @@ def test_the_table_has_the_value_at_collapse_and_marks_the_nearest() -> None:
     assert table.rows[2][column] == f"{last:.3g}"
     assert (2, column) in table.best
     assert (1, column) not in table.best
+
+
+def test_the_table_has_sample_deviations_over_seeds() -> None:
+    runs = [
+        create_run(f"a{seed}", method="a", seed=seed, records=evaluations({"nc1_ratio": [value]}))
+        for seed, value in enumerate((0.1, 0.2))
+    ]
+    table = _table(create_section(ReportData(tuple(runs))), "Metrics")
+    assert table.rows[1] == ("a", "0.15 ± 0.071")
+    assert "over seeds" in table.meaning
 
 
 def test_values_that_look_equal_are_equally_near() -> None:

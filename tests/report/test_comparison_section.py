@@ -19,7 +19,17 @@ from protosphere.runs.comparison import (
     MetricSummary,
     PendingRun,
 )
-from support.report_content import bold, column, figures, missing, notes, options, table, trace
+from support.report_content import (
+    bold,
+    column,
+    drawn_texts,
+    figures,
+    missing,
+    notes,
+    options,
+    table,
+    trace,
+)
 
 
 def _difference(metric: str, mean: float, low: float, high: float, outcome: Any) -> Any:
@@ -55,7 +65,7 @@ def comparison() -> Comparison:
             MetricSummary("ce", "nc1_ratio", 1, 0.05, None),
         ),
         differences=(
-            _difference("accuracy", 0.04, 0.01, 0.07, "better"),
+            _difference("accuracy", 0.04, 0.01, 0.09, "better"),
             _difference("mir", -0.04, -0.30, 0.20, "not clear"),
         ),
         best=(
@@ -91,7 +101,7 @@ def test_differences_are_drawn_with_their_intervals_and_seeds(comparison: Compar
     drawn = figures(section)["comparison-0-0"]
     better = trace(drawn, "clearly better")
     assert better["x"] == pytest.approx([4.0])
-    assert better["error_x"]["array"] == pytest.approx([3.0])
+    assert better["error_x"]["array"] == pytest.approx([5.0])
     assert better["error_x"]["arrayminus"] == pytest.approx([3.0])
     assert trace(drawn, "single seeds")["x"] == pytest.approx([5.0, 3.0])
     assert "right of the line is better" in drawn.meaning
@@ -101,9 +111,24 @@ def test_differences_are_drawn_with_their_intervals_and_seeds(comparison: Compar
     assert "left of the line is better" in nearer.meaning
     content = table(section, "Differences to ce")
     assert content.rows[0][1:] == (
-        "nonl", "2", "+4.00", "[+1.00, +7.00]", "0.02", "clearly better"
+        "nonl", "2", "+4.00", "[+1.00, +9.00]", "0.02", "clearly better"
     )  # fmt: skip
     assert column(content, "Result") == ["clearly better", "not clear"]
+
+
+def test_a_lower_metric_is_better_on_the_left_and_names_are_no_markup(
+    comparison: Comparison,
+) -> None:
+    hostile = "<b>nonl</b>"
+    row = replace(comparison.differences[0], method=hostile, metric="nc1_ratio")
+    runs = tuple(
+        replace(run, method=run.method.replace("nonl", hostile), values={"nc1_ratio": 0.5})
+        for run in comparison.runs
+    )
+    section = create_section(_report(replace(comparison, runs=runs, differences=(row,))))
+    assert "left of the line is better" in figures(section)["comparison-0-1"].meaning
+    assert any("&lt;b&gt;" in text for text in drawn_texts(section))
+    assert not [text for text in drawn_texts(section) if "<b>" in text]
 
 
 def test_one_seed_has_no_interval_and_a_caveat(comparison: Comparison) -> None:

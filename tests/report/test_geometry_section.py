@@ -186,7 +186,7 @@ def test_a_view_needs_labels_of_its_classes() -> None:
 
 def test_hostile_and_equal_class_names() -> None:
     names = ("<script>", "same", "same", "same (2)", "")
-    run = create_run(num_classes=5, class_names=names)
+    run = create_run("<script>", num_classes=5, class_names=names)
     section = create_section(ReportData((run,)))
     for block in blocks_of(section):
         assert "<script>" not in json.dumps([block.data, block.layout])

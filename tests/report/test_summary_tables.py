@@ -112,6 +112,10 @@ def test_runs_are_grouped_by_method_and_by_what_they_were_tested_on() -> None:
         ("ce", "digits", 2),
         ("nonl", "digits (2)", 1),
     ]
+    part = {"data": {"source": "digits", "validation_fraction": 0.5}}
+    halves = [create_run("ce", rows), create_run("nonl", rows, recipe=part)]
+    other = group_results(read_benchmarks(report_of(*halves), "x")[0])
+    assert [group.data for group in other] == ["digits", "digits (2)"]
     note = seed_note(groups)
     assert note is not None
     assert note.text.startswith("Methods with one run: nonl.")

@@ -12,7 +12,17 @@ from protosphere.report.read import read_sources
 from protosphere.report.sections.sweep import create_section
 from protosphere.report.sources import ReportData
 from protosphere.runs.sweeps import SweepRecord, SweepSetting, SweepTrial, write_sweep
-from support.report_content import bold, column, figures, missing, notes, options, table, trace
+from support.report_content import (
+    bold,
+    column,
+    drawn_texts,
+    figures,
+    missing,
+    notes,
+    options,
+    table,
+    trace,
+)
 
 LR = SweepSetting("optimizer.lr", "log_range", low=0.01, high=1.0)
 TEMPERATURE = SweepSetting("loss.temperature", "grid", (0.1, 0.2))
@@ -38,7 +48,7 @@ def record() -> SweepRecord:
         _trial(1, 0.1, 0.1, 0.90),
         _trial(2, 1.0, 0.2, 0.85),
     ]
-    error = "the loss must be finite" + "!" * 500
+    error = "the loss must be finite" + "!<b>" * 200
     return _record(
         *complete,
         replace(complete[0], number=3, state="failed", value=None, error=error),
@@ -73,6 +83,7 @@ def test_the_diagram_has_all_trials_and_the_best_one(record: SweepRecord) -> Non
     # The best one is last, above the others.
     assert list(points) == [(0.01, 0.1, 80.0), (1.0, 0.2, 85.0), (0.1, 0.1, 90.0)]
     assert trace(drawn, "failed")["x"] == [0.01]
+    assert "<b>" not in trace(drawn, "failed")["text"][0]
     assert trace(drawn, "pruned")["x"] == [0.1]
     assert drawn.layout["xaxis"]["type"] == "log"
     assert drawn.layout["xaxis"]["ticktext"] == ["0.01", "0.02", "0.05", "0.1", "0.2", "0.5", "1"]
@@ -94,7 +105,7 @@ def test_one_setting_is_a_curve_and_three_have_a_menu() -> None:
         SweepTrial(
             i, "complete", {"optimizer.lr": lr, "loss.name": loss, "loss.temperature": 0.1}, lr
         )
-        for i, (lr, loss) in enumerate([(0.5, "nonl"), (0.1, "<b>ce</b>")])
+        for i, (lr, loss) in enumerate([(0.5, hostile), (0.1, "nonl")])
     ]
     single = _record(*trials, settings=(LR,))
     three = _record(*trials, settings=(LR, name, TEMPERATURE))
@@ -104,6 +115,7 @@ def test_one_setting_is_a_curve_and_three_have_a_menu() -> None:
     assert column(overview, "Best value") == ["50.00 %"] * 2
     assert column(overview, "Complete trials") == ["2 of 6"] * 2
     curve = figures(section)["sweep-0-0"]
+    assert "trials above the dotted line are as good as the best" in curve.meaning
     assert trace(curve, "trials")["x"] == [0.1, 0.5]
     assert trace(curve, "trials")["y"] == pytest.approx([10.0, 50.0])
     assert options(section, "sweep-1") == [
@@ -113,7 +125,7 @@ def test_one_setting_is_a_curve_and_three_have_a_menu() -> None:
     ]
     labels = figures(section)["sweep-1-0"].layout["yaxis"]["ticktext"]
     assert labels == ['"&lt;b&gt;ce&lt;/b&gt;"', "nonl"]
-    assert "<b>" not in str([one.get("text") for one in figures(section)["sweep-1-0"].data])
+    assert not [text for text in drawn_texts(section) if "<b>" in text]
 
 
 @pytest.mark.bad_input

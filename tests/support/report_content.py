@@ -1,6 +1,6 @@
 """Runs with benchmark results, and access to the tables and figures of a section by name."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +99,17 @@ def trace(figure: Figure, name: str) -> dict[str, Any]:
     """Return the trace of a figure with a name in its legend."""
     (found,) = [trace for trace in figure.data if trace["name"] == name]
     return found
+
+
+def drawn_texts(section: Section | None) -> list[str]:
+    """Return all texts that plotly gets, wherever they are in traces and layouts."""
+
+    def walk(value: Any) -> Iterator[str]:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from (text for one in value.values() for text in walk(one))
+        elif isinstance(value, list | tuple):
+            yield from (text for one in value for text in walk(one))
+
+    return [text for one in figures(section).values() for text in walk([one.data, one.layout])]
