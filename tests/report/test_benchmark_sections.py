@@ -295,13 +295,13 @@ def test_the_better_method_is_bold_in_every_column() -> None:
             {"classifier": "head", "group": group, "accuracy": good - 0.1 * (group == "balanced")}
             for group in ("all", "many", "medium", "few", "balanced")
         ]
-        results = {
+        results: dict[str, list[dict[str, Any]]] = {
             "calibration": calibration,
             "label_noise": [noise],
             "convergence": [times],
             "long_tail": tail,
         }
-        return create_run(method, results)  # fmt: skip
+        return create_run(method, results)
 
     report = report_of(run("ce", 0.4), run("nonl", 0.2))
     sections = [

@@ -17,16 +17,27 @@ from protosphere.evaluation.geometry_arrays import Points, arrays_with_points
 from protosphere.geometry import simplex_etf
 from protosphere.metrics import measure, measure_detailed
 from protosphere.metrics.verdicts import graded_distances, verdicts
+from protosphere.runs.comparison import (
+    ComparedMethod,
+    ComparedMetric,
+    ComparedRun,
+    MetricDifference,
+)
+from protosphere.studies.calibration import ReliabilityRow
+from protosphere.studies.convergence import ConvergenceRow, CurveRow
 from protosphere.studies.corruption_summary import reference_of, summarize_corruptions
 from protosphere.studies.corruptions import CorruptionRow
 from protosphere.studies.label_noise import LabelNoiseRow
 from protosphere.studies.long_tail import LongTailRow
 from protosphere.studies.ood import OodRow
 from protosphere.studies.transfer import TransferRow
+from support.report_studies import create_comparison
 
 pytest.importorskip("matplotlib")
 
 from protosphere.studies.plots.collapse import centered_cosines, draw_cosine_map
+from protosphere.studies.plots.comparison import plot_comparison
+from protosphere.studies.plots.convergence import plot_convergence
 from protosphere.studies.plots.corruptions import CorruptedRun, plot_corruptions
 from protosphere.studies.plots.evaluation import plot_evaluation
 from protosphere.studies.plots.figures import create_figure, write_figure
@@ -35,6 +46,7 @@ from protosphere.studies.plots.long_tail import plot_long_tail
 from protosphere.studies.plots.looks import label
 from protosphere.studies.plots.measurement import plot_measurement
 from protosphere.studies.plots.ood import plot_ood
+from protosphere.studies.plots.reliability import plot_reliability
 from protosphere.studies.plots.transfer import plot_transfer
 
 HOSTILE = "<script>$\\frac{a$ & --> \x1b[31m\n\ud800 猫 " + 40 * "long "
@@ -124,6 +136,8 @@ def test_an_evaluation_has_the_weakest_classes_and_where_their_images_go(
     shown = np.asarray(confusion.images[0].get_array())
     assert shown.shape == (10, 12)
     np.testing.assert_allclose(np.diag(shown), 100 * accuracies[order[:10]], rtol=1e-5)
+    counts = evaluation.arrays["confusion"][np.ix_(order[:10], order[:10])]
+    np.testing.assert_allclose(shown[:, :10], 100 * counts / 40, rtol=1e-5)
     assert _texts(confusion) == [names[index] for index in order[:10]]
     points = panels["Confidence and accuracy, a point per class"].collections[0].get_offsets()
     np.testing.assert_allclose(np.asarray(points)[:, 1], 100 * accuracies, rtol=1e-5)
@@ -260,6 +274,52 @@ def test_transfer_has_a_panel_per_classifier_and_few_shot_curves() -> None:
     curve = panels["Few-shot: dtd"].lines[0]
     assert list(curve.get_xdata()) == [1, 5]
     assert list(curve.get_ydata()) == pytest.approx([5, 25])
+    (bars_of_draws,) = panels["Few-shot: dtd"].collections
+    ends = [segment[:, 1].tolist() for segment in bars_of_draws.get_segments()]
+    assert ends == [pytest.approx([-5, 15]), pytest.approx([15, 35])]
+
+
+def test_a_circle_is_on_the_moving_average_where_it_reaches_collapse() -> None:
+    metric = "weights_effective_rank"
+    points = [CurveRow(metric, epoch, 9.9, 2.0 * epoch) for epoch in (1.0, 2.0, 4.0)]
+    rows = [ConvergenceRow(metric, 9.9, 4.0, "at least", 50.0, baseline_final=3.0)]
+    (axes,) = plot_convergence({"nonl": points}, {"nonl": rows}).axes
+    assert _line(axes, "95 % of collapse") == [4, 4]
+    assert _line(axes, "last value of the baseline") == [3, 3]
+    assert _line(axes, "nonl") == [2, 4, 8]
+    (circle,) = [line for line in axes.lines if line.get_marker() == "o"]
+    assert np.asarray(circle.get_xydata()).tolist() == [[50, 4]]
+
+
+def test_a_reliability_diagram_has_its_bins_before_and_after() -> None:
+    rows = [
+        ReliabilityRow("head", "before", 0.5, 1.0, 10, 0.9, 0.6),
+        ReliabilityRow("head", "before", 0.0, 0.5, 0, None, None),
+        ReliabilityRow("head", "after", 0.5, 1.0, 10, 0.7, 0.65),
+    ]
+    (axes,) = plot_reliability({"ce": rows}).axes
+    assert _line(axes, "before temperature scaling") == pytest.approx([60])
+    assert _line(axes, "after temperature scaling") == pytest.approx([65])
+
+
+def test_differences_to_a_baseline_have_their_intervals_and_seeds() -> None:
+    metric = ComparedMetric("accuracy", "higher")
+    values = {("ce", 0): 0.5, ("ce", 1): 0.6, ("nonl", 0): 0.6, ("nonl", 1): 0.9}
+    runs = tuple(
+        ComparedRun(method, seed, "x", 1, 1, {"accuracy": value})
+        for (method, seed), value in values.items()
+    )
+    row = MetricDifference("nonl", "accuracy", (0, 1), 0.2, 0.1, 0.05, 0.35, 0.01, 0.01, "better")
+    methods = tuple(ComparedMethod(name, {}) for name in ("ce", "nonl"))
+    comparison = create_comparison(
+        baseline="ce", seeds=(0, 1), metrics=(metric,), methods=methods, runs=runs,
+        differences=(row,),
+    )  # fmt: skip
+    (axes,) = plot_comparison(comparison, ["accuracy"]).axes
+    seeds, interval, mean, _ = (np.asarray(line.get_xdata()).tolist() for line in axes.lines)
+    assert seeds == pytest.approx([10, 30])
+    assert interval == pytest.approx([5, 35])
+    assert mean == pytest.approx([20])
 
 
 def _noise(fraction: float, accuracy: float) -> list[LabelNoiseRow]:
