@@ -12,6 +12,14 @@ from protosphere.report.sources import ReportData, RunData
 from protosphere.report.summaries import Summary, summarize
 
 KeyT = TypeVar("KeyT", bound=Hashable)
+# Names of classifiers on the features of a run.
+CLASSIFIERS = {
+    "head": "trained head",
+    "logit_adjusted_head": "head, logits adjusted by class frequency",
+    "class_means": "class means",
+    "calibrated_class_means": "class means, calibrated temperature",
+    "whitened_class_means": "whitened class means",
+}
 # Methods that a note names.
 _MAX_NAMED = 3
 # Keys of a recipe's data that do not change which images are trained on, or how they are named.

@@ -2,7 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from protosphere.report.benchmark_rows import Benchmark, MethodResults, number, result_label
+from protosphere.report.benchmark_rows import (
+    CLASSIFIERS,
+    Benchmark,
+    MethodResults,
+    number,
+    result_label,
+)
 from protosphere.report.colors import NEUTRAL, PALETTE
 from protosphere.report.content import Block, Choice, Figure
 from protosphere.report.curves import shorten
@@ -10,7 +16,6 @@ from protosphere.report.method_plots import Dots, Style, draw_dots
 from protosphere.report.summaries import Summary
 from protosphere.report.summary_tables import Column, TableRow, create_table
 
-_CLASSIFIERS = {"head": "trained head", "class_means": "class means"}
 _STATES = {"before": "before scaling", "after": "after scaling"}
 # Fraction of the images that a bin must have to be drawn: others show noise.
 _LEAST_IMAGES = 0.002
@@ -35,7 +40,7 @@ def show_calibration(groups: Sequence[MethodResults]) -> list[Block]:
     """
     values = [group.summarize(_calibration_values) for group in groups]
     classifiers = {
-        name: _CLASSIFIERS.get(name, name)
+        name: CLASSIFIERS.get(name, name)
         for name in dict.fromkeys(key[0] for one in values for key in one)
     }
     rows = []
@@ -126,7 +131,7 @@ def draw_reliability(groups: Sequence[MethodResults], styles: Mapping[str, Style
             bins = {state: _merge_bins(group, name, state) for state in _STATES}
             if not any(bins.values()):
                 continue
-            label = f"{result_label(group, groups)}, {_CLASSIFIERS.get(name, name)}"
+            label = f"{result_label(group, groups)}, {CLASSIFIERS.get(name, name)}"
             figure = _draw_bins(len(options), label, bins, styles[group.method].color)
             options.append((label, figure))
     return [Choice("reliability", "Method and classifier", tuple(options))] if options else []

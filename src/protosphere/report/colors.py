@@ -5,6 +5,7 @@ lightness between both backgrounds. Without a meaning, traces leave their color 
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 PALETTE = (
     "#3b82d6",  # blue
@@ -69,4 +70,22 @@ def run_dashes(names: Iterable[str]) -> Mapping[str, str]:
     unique = dict.fromkeys(names)
     return {
         name: _DASHES[index // len(PALETTE) % len(_DASHES)] for index, name in enumerate(unique)
+    }
+
+
+def color_bar(title: str) -> dict[str, Any]:
+    """Return the color bar of a heat map, above the map, where it takes no width on a phone.
+
+    Args:
+        title: What the colors are.
+    """
+    return {
+        "orientation": "h",
+        "y": 1.02,
+        "yanchor": "bottom",
+        "thickness": 12,
+        "len": 0.6,
+        "nticks": 5,
+        "tickangle": 0,
+        "title": {"text": title, "side": "top"},
     }

@@ -1,9 +1,10 @@
 """A report from its sources: read them, create the sections, write the page."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from protosphere.report.content import Section
+from protosphere.report.names import enumerate_names
 from protosphere.report.page import create_page
 from protosphere.report.paper_reference import data_name
 from protosphere.report.read import read_sources
@@ -99,12 +100,9 @@ def _titles(report: ReportData) -> tuple[str, str]:
     parts = [f"{number} {word}{'s' * (number > 1)}" for number, word in counted if number]
     known = list(dict.fromkeys(filter(None, (data_name(run.recipe) for run in report.runs))))
     methods = dict.fromkeys(run.method for run in report.runs)
-    title = _enumerate(parts) + (f" on {_enumerate(known)}" if 0 < len(known) <= 3 else "")
+    title = enumerate_names(parts) + (
+        f" on {enumerate_names(known)}" if 0 < len(known) <= 3 else ""
+    )
     shown = list(methods)[:8]
     more = f" and {len(methods) - len(shown)} more" if len(methods) > len(shown) else ""
     return title, ", ".join(shown) + more
-
-
-def _enumerate(words: Iterable[str]) -> str:
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last

@@ -12,6 +12,7 @@ from protosphere.runs.recipe_keys import flatten, is_compared
 # With more keys, only those are named that are needed to tell the methods apart.
 _MAX_KEYS = 3
 _CLASSES = "classes"
+_MAX_NAMES = 4
 # Values that keys had in effect before they existed.
 _DEFAULTS = {
     "data.sampler": "uniform",
@@ -60,6 +61,20 @@ def unique_names(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
             for current, name, path in zip(named, names, paths, strict=True)
         ]
     return named
+
+
+def enumerate_names(names: Sequence[str]) -> str:
+    """Return names as part of a sentence; of more than four, the first three are named.
+
+    Args:
+        names: The names.
+
+    >>> enumerate_names(["a", "b", "c"]), enumerate_names(list("abcde"))
+    ('a, b and c', 'a, b, c and 2 more')
+    """
+    if len(names) > _MAX_NAMES:
+        return f"{', '.join(names[: _MAX_NAMES - 1])} and {len(names) - _MAX_NAMES + 1} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def _find_methods(runs: Sequence[RunData]) -> list[str]:

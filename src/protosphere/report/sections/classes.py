@@ -12,7 +12,7 @@ from protosphere.report.class_accuracy import (
     group_means,
     worst_classes,
 )
-from protosphere.report.colors import NEUTRAL, SEQUENTIAL
+from protosphere.report.colors import NEUTRAL, SEQUENTIAL, color_bar
 from protosphere.report.content import Block, Figure, Note, Section, Table
 from protosphere.report.curves import LEGEND, Method, group_methods, shorten
 from protosphere.report.plotly_text import plain
@@ -239,17 +239,7 @@ def _create_confusion(index: int, run: RunData) -> Figure:
         "y": [f"{names[one.index]} ({100 * one.accuracy:.0f} %)" for one in worst],
         "colorscale": [list(stop) for stop in SEQUENTIAL],
         "zmin": 0,
-        # Above the map, where it takes no width on a phone.
-        "colorbar": {
-            "orientation": "h",
-            "y": 1.02,
-            "yanchor": "bottom",
-            "thickness": 12,
-            "len": 0.6,
-            "nticks": 5,
-            "tickangle": 0,
-            "title": {"text": "% of the images of the class", "side": "top"},
-        },
+        "colorbar": color_bar("% of the images of the class"),
         "xgap": 0.5,
         "ygap": 0.5,
         "hovertemplate": "%{y}<br>%{z:.1f} % predicted as %{x}<extra></extra>",

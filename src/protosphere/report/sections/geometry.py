@@ -14,7 +14,7 @@ from protosphere.report.class_geometry import (
     off_diagonal,
     simplex_deviation,
 )
-from protosphere.report.colors import DIVERGING, NEUTRAL
+from protosphere.report.colors import DIVERGING, NEUTRAL, color_bar
 from protosphere.report.content import Block, Choice, Figure, Section
 from protosphere.report.curves import (
     LEGEND,
@@ -162,17 +162,7 @@ def _create_heat_map(run: RunData, name: str, binned: Binned, limit: float, inde
         "zmid": 0,
         "zmin": -limit,
         "zmax": limit,
-        # Above the map, where it takes no width on a phone.
-        "colorbar": {
-            "orientation": "h",
-            "y": 1.02,
-            "yanchor": "bottom",
-            "thickness": 12,
-            "len": 0.6,
-            "nticks": 5,
-            "tickangle": 0,
-            "title": {"text": "cosine + 1/(K−1)", "side": "top"},
-        },
+        "colorbar": color_bar("cosine + 1/(K−1)"),
         "hovertemplate": "%{y} and %{x}<br>"
         + ("" if is_exact else "mean of ")
         + "cosine + 1/(K−1): %{z:+.3f}<extra></extra>",

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from protosphere.report.benchmark_rows import (
+    CLASSIFIERS,
     Benchmark,
     MethodResults,
     describe_data,
@@ -19,11 +20,6 @@ from protosphere.report.sources import ReportData, RunData
 from protosphere.report.summaries import Summary, summarize
 from protosphere.report.summary_tables import Column, TableRow, create_table
 
-_CLASSIFIERS = {
-    "head": "trained head",
-    "class_means": "class means",
-    "whitened_class_means": "whitened class means",
-}
 _NUMBERS = ("accuracy", "true_accuracy", "memorized", "corrected")
 # Logged accuracy of a run without noise, by classifier.
 _LOGGED = {"head": "accuracy", "class_means": "nearest_mean_accuracy"}
@@ -62,7 +58,7 @@ def create_section(report: ReportData) -> Section | None:
     groups = group_results(benchmarks)
     families = _find_families(report, groups)
     classifiers = {
-        name: _CLASSIFIERS.get(name, name)
+        name: CLASSIFIERS.get(name, name)
         for name in dict.fromkeys(row["classifier"] for one in benchmarks for row in one.rows)
     }
     caveat = seed_note(groups)

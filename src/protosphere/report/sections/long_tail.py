@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from protosphere.report.benchmark_rows import (
+    CLASSIFIERS,
     Benchmark,
     MethodResults,
     group_results,
@@ -25,13 +26,6 @@ _GROUPS = {
     "many": "Many (more than 100 images)",
     "medium": "Medium (20 to 100 images)",
     "few": "Few (fewer than 20 images)",
-}
-CLASSIFIERS = {
-    "head": "trained head",
-    "logit_adjusted_head": "head, logits adjusted by class frequency",
-    "class_means": "class means",
-    "calibrated_class_means": "class means, calibrated temperature",
-    "whitened_class_means": "whitened class means",
 }
 # Its predictions, and with them its accuracies, are those of class_means.
 _SAME_ACCURACY = "calibrated_class_means"

@@ -8,6 +8,7 @@ from protosphere.report.benchmark_rows import describe_data
 from protosphere.report.content import Block, Note, Section, Table
 from protosphere.report.curves import Method, finite, group_methods
 from protosphere.report.final_results import counted_runs, final_evaluation, summarize_metric
+from protosphere.report.names import enumerate_names
 from protosphere.report.paper_reference import data_name, find_paper_result
 from protosphere.report.read_run import section_value
 from protosphere.report.run_shape import num_classes
@@ -37,7 +38,6 @@ _SETTINGS = (
     ("Batch size", "training", "batch_size"),
     ("Precision", "training", "precision"),
 )
-_MAX_NAMES = 4
 
 
 def create_section(report: ReportData) -> Section:
@@ -64,7 +64,7 @@ def _introduce(report: ReportData, methods: Sequence[Method]) -> str:
     if not report.runs:
         return "This report has no runs, only the records of studies."
     data = list(dict.fromkeys(filter(None, (data_name(run.recipe) for run in report.runs))))
-    on = f", trained on {_enumerate(data)}" if data else ""
+    on = f", trained on {enumerate_names(data)}" if data else ""
     which = _describe_evaluations(report.runs)
     if len(report.runs) == 1:
         return f"One run{on}, with the results of its {which}."
@@ -82,12 +82,6 @@ def _describe_evaluations(runs: Sequence[RunData]) -> str:
     if all(monitors):
         return "best evaluation by the monitored metric"
     return "last evaluation" + (", or the best one by a monitored metric," if any(monitors) else "")
-
-
-def _enumerate(words: Sequence[str]) -> str:
-    if len(words) > _MAX_NAMES:
-        return f"{', '.join(words[: _MAX_NAMES - 1])} and {len(words) - _MAX_NAMES + 1} more"
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
 def _describe_states(runs: Sequence[RunData]) -> list[Block]:
@@ -194,7 +188,7 @@ def _explain_values(methods: Sequence[Method]) -> list[Block]:
         parts.append("The rank at collapse is one less than the number of classes.")
     early = [method.name for method in methods if counted_runs(method.runs)[0].state != "complete"]
     if early:
-        parts.append(f"Not complete, so values so far: {_enumerate(early)}.")
+        parts.append(f"Not complete, so values so far: {enumerate_names(early)}.")
     return [Note(" ".join(parts))]
 
 
@@ -223,7 +217,7 @@ def _explain_paper(methods: Sequence[Method]) -> list[Block]:
 
 
 def _numbers(values: set[Any]) -> str:
-    return _enumerate(
+    return enumerate_names(
         [
             str(value)
             for value in sorted(values, key=lambda value: (finite(value) or 0.0, str(value)))
@@ -353,7 +347,7 @@ def _describe_problems(runs: Sequence[RunData]) -> list[Block]:
             found.setdefault(problem, []).append(run.name)
     return [
         Note(
-            f"{'All runs' if len(names) == len(runs) > 1 else _enumerate(names)}: {problem}",
+            f"{'All runs' if len(names) == len(runs) > 1 else enumerate_names(names)}: {problem}",
             "missing",
         )
         for problem, names in found.items()
