@@ -12,9 +12,10 @@ from protosphere.recipes import catalog
 from protosphere.recipes.datasets import FolderData, TorchvisionData
 from protosphere.recipes.loading import read_run_recipe
 from protosphere.recipes.schema import Recipe, apply_overrides, find_difference
-from protosphere.recipes.schema.text import flatten, parse_value
+from protosphere.recipes.schema.text import parse_value
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import has_checkpoint
+from protosphere.runs.recipe_keys import flatten
 from protosphere.studies.compare_records import is_complete
 
 # Training images per second on one H200 by backbone and image size, rounded from
