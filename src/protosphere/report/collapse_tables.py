@@ -67,7 +67,7 @@ def create_metrics(methods: Sequence[Method]) -> Table | None:
         + (", as mean ± standard deviation over seeds," if has_seeds else ",")
         + " with the value at neural collapse in the first row"
         + ("; the values nearest to it are bold." if best else "."),
-        ("method", *(f"{CATALOG[name].condition}: {name}" for name in metrics)),
+        ("Method", *(f"{CATALOG[name].condition}: {name}" for name in metrics)),
         tuple(rows),
         best,
     )
@@ -140,7 +140,7 @@ def create_conditions(methods: Sequence[Method]) -> Table | None:
         "Whether the last evaluation meets each condition, with the metric that says so (mean over "
         "seeds); for NC2 the effective rank and the norms of class means count too.",
         (
-            "method",
+            "Method",
             "NC1: features at their class mean (nc1_ratio)",
             "NC2: class means form a simplex (nc2_simplex)",
             "NC3: prototypes are class means (nc3_cosine)",

@@ -95,7 +95,8 @@ def draw_differences(
         name,
         f"{title}Difference to {shorten(comparison.baseline)}: {metric.name}",
         f"Mean difference with its {confidence} confidence interval, small dots being seeds; "
-        f"{_SIDES[metric.direction]}, and an interval that crosses the line leaves it open.",
+        f"{_SIDES[metric.direction]}, and an interval that crosses the line leaves open whether "
+        "there is a difference.",
         tuple(traces),
         {
             "xaxis": {

@@ -218,7 +218,7 @@ def _create_worst(runs: Sequence[RunData]) -> Table:
         "Worst classes",
         f"The classes of the lowest accuracy of each run, at most {per_run}, and the wrong class "
         "that is predicted most often for them, with its fraction of the images of the class.",
-        ("run", "class", "accuracy", "images", "most frequent wrong prediction", "of the images"),
+        ("Run", "Class", "Accuracy", "Images", "Most frequent wrong prediction", "Of the images"),
         tuple(rows),
     )
 

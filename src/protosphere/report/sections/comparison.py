@@ -145,8 +145,8 @@ def _explain(title: str, comparison: Comparison) -> list[Note]:
     if len(comparison.seeds) == 1:
         notes.append(
             Note(
-                f"{title}There is one seed: whether a difference would be there with another one "
-                "is not known."
+                f"{title}There is one seed, so that the variation over seeds is not known: "
+                "differences may be due to the seed."
             )
         )
     if comparison.split == "validation":

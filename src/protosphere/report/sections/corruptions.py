@@ -81,8 +81,8 @@ def create_section(report: ReportData) -> Section | None:
     return Section(
         "corruptions",
         "Corrupted images",
-        "Errors on test images with noise, blur, weather and digital artifacts, which no run was "
-        "trained on. Lower is better.",
+        "Errors on test images with added noise, blur, weather and digital artifacts. Lower is "
+        "better.",
         (
             _create_table(groups, values),
             *figures,

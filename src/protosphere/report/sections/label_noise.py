@@ -252,7 +252,7 @@ def _draw_memorized(families: Sequence[_Family], classifier: tuple[str, str]) ->
         dots.append(Dots(family.name, family.style, values))
     return draw_dots(
         "label-noise-memorized",
-        f"What becomes of wrongly labeled images: {label}",
+        f"Predictions for wrongly labeled training images: {label}",
         "Percentage of the wrongly labeled training images that get their wrong label (memorized, "
         "lower is better) and their true label (corrected, higher is better)",
         categories=labels,

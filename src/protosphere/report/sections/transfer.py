@@ -59,8 +59,9 @@ def create_section(report: ReportData) -> Section | None:
     return Section(
         "transfer",
         "Transfer to other data",
-        "Classifiers on the frozen features of each run, on images of data sets that it was not "
-        "trained on. Methods that were trained on different data are not comparable.",
+        "Classifiers on the frozen features of each run, fitted to other data sets, or to other "
+        "classes of its own images. Methods that were trained on different data are not "
+        "comparable.",
         (*blocks, *([] if caveat is None else [caveat]), *notes, *more_notes),
     )
 
