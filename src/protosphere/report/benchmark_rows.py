@@ -219,17 +219,6 @@ def _short(value: object) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
-def paper_method(run: RunData) -> str:
-    """Return the loss of a run, as the paper's tables name it.
-
-    Args:
-        run: The run.
-    """
-    loss = run.recipe.get("loss")
-    name = str(loss.get("name", "")) if isinstance(loss, Mapping) else ""
-    return name.replace("-", "_")
-
-
 def paper_cifar(benchmark: Benchmark) -> str | None:
     """Return ``"cifar10"`` or ``"cifar100"`` for a run on that data, as the paper has it.
 

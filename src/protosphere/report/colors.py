@@ -20,8 +20,6 @@ PALETTE = (
 GOOD = "#2f9e6e"  # values at or near collapse, correct predictions
 BAD = "#d2504b"  # values far from collapse, wrong predictions
 NEUTRAL = "#7c8594"  # reference lines, thresholds, everything that is not a result
-BASELINE = "#7c8594"  # the method that others are compared with
-PAPER = "#b58a1b"  # numbers of the paper
 
 _DASHES = ("solid", "dash", "dot", "dashdot")
 

@@ -36,7 +36,7 @@ def find_paper_result(run: RunData) -> PaperResult | None:
         run: The run.
     """
     dataset = data_name(run.recipe)
-    loss = str(section_value(run.recipe, "loss", "name")).replace("-", "_")
+    loss = paper_method(run)
     changes = ("long_tail", "label_noise", "class_groups")
     is_changed = any(section_value(run.recipe, "data", key) for key in changes)
     num_classes = len(run.class_names) or _NUM_CLASSES.get(dataset)
@@ -47,6 +47,15 @@ def find_paper_result(run: RunData) -> PaperResult | None:
     if loss == "scl":  # Its accuracy is that of class means.
         table, accuracy = 2, paper_value("table2_scl_accuracy", "fixed_prototypes", dataset)
     return None if accuracy is None else PaperResult(accuracy, table, _EPOCHS[dataset])
+
+
+def paper_method(run: RunData) -> str:
+    """Return the loss of a run, as the paper's tables name it.
+
+    Args:
+        run: The run.
+    """
+    return str(section_value(run.recipe, "loss", "name")).replace("-", "_")
 
 
 def data_name(recipe: Mapping[str, Any]) -> str:

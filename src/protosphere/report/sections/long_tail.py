@@ -10,7 +10,6 @@ from protosphere.report.benchmark_rows import (
     group_results,
     number,
     paper_cifar,
-    paper_method,
     read_benchmarks,
     result_label,
     seed_note,
@@ -18,6 +17,7 @@ from protosphere.report.benchmark_rows import (
 from protosphere.report.content import Choice, Figure, Section, Table
 from protosphere.report.method_plots import Dots, Style, draw_dots, method_styles
 from protosphere.report.paper import paper_value
+from protosphere.report.paper_reference import paper_method
 from protosphere.report.sources import ReportData
 from protosphere.report.summaries import Summary, format_summary
 from protosphere.report.summary_tables import Column, TableRow, create_table

@@ -7,7 +7,6 @@ from protosphere.report.benchmark_rows import (
     MethodResults,
     group_results,
     number,
-    paper_method,
     read_benchmarks,
     result_label,
     seed_note,
@@ -15,6 +14,7 @@ from protosphere.report.benchmark_rows import (
 from protosphere.report.content import Block, Choice, Figure, Section, Table
 from protosphere.report.method_plots import Dots, Line, Style, draw_dots, draw_lines, method_styles
 from protosphere.report.paper import paper_value
+from protosphere.report.paper_reference import paper_method
 from protosphere.report.sources import ReportData
 from protosphere.report.summaries import Summary
 from protosphere.report.summary_tables import Column, TableRow, create_table
