@@ -105,7 +105,8 @@ def test_ranks_of_different_numbers_of_classes_are_in_percent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "is_shown"), [((100, 10, 1), True), ((100, 99, 98), False), (None, False)]
+    ("counts", "is_shown"),
+    [((100, 10, 1), True), ((100, 99, 98), False), ((10**400, 10, 1), False), (None, False)],
 )
 def test_accuracy_over_training_images_is_shown_for_imbalanced_classes(
     counts: tuple[int, ...] | None, is_shown: bool

@@ -14,7 +14,7 @@ from protosphere.report.class_accuracy import (
 )
 from protosphere.report.colors import NEUTRAL, SEQUENTIAL, color_bar
 from protosphere.report.content import Block, Figure, Note, Section, Table
-from protosphere.report.curves import LEGEND, Method, group_methods, shorten
+from protosphere.report.curves import LEGEND, Method, finite, group_methods, shorten
 from protosphere.report.plotly_text import plain
 from protosphere.report.run_arrays import (
     choose_runs,
@@ -131,7 +131,7 @@ def _class_counts(run: RunData, num_classes: int) -> NDArray[np.float64] | None:
     counts = run.data.get("class_counts")
     if not isinstance(counts, list | tuple) or len(counts) != num_classes:
         return None
-    numbers = np.array(counts, np.float64)
+    numbers = np.array([finite(count) or 0.0 for count in counts])
     return numbers if numbers.min() > 0 and numbers.max() >= _BALANCED * numbers.min() else None
 
 
