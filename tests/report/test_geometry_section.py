@@ -95,6 +95,27 @@ def test_heat_maps_of_all_runs_have_one_scale() -> None:
     assert [[name for name, _ in menu.options] for menu in menus] == [["a", "b"]] * 3
 
 
+def test_the_most_and_the_least_collapsed_methods_are_side_by_side() -> None:
+    noise = np.random.default_rng(0).normal(size=(10, 10))
+    runs = []
+    for name, size, loss in [("b", 0.2, "ntce"), ("d", 0.0, "nonl"), ("a", 1.0, "scl"),
+                             ("ce", 0.7, "ce"), ("c", 0.1, "ntce")]:  # fmt: skip
+        means = simplex(10) + size * noise[:, : simplex(10).shape[1]]
+        means /= np.linalg.norm(means, axis=1, keepdims=True)
+        recipe = {"loss": {"name": loss}}
+        runs.append(create_run(name, recipe=recipe, arrays=geometry_arrays(means)))
+    figure = find_figure(create_section(ReportData(tuple(runs))), "cosines-beside")
+    titles = [one["text"].split("</b>")[0][3:] for one in figure.layout["annotations"]]
+    assert titles == ["a", "ce", "d"]
+    assert {trace["coloraxis"] for trace in figure.data} == {"coloraxis"}
+    assert np.nanmax(np.abs(decode(figure.data[2]["z"]))) < 1e-6
+    # Two methods are both shown, in the same order; one has nothing beside it.
+    two = find_figure(create_section(ReportData((runs[1], runs[0]))), "cosines-beside")
+    assert [one["text"].split("</b>")[0][3:] for one in two.layout["annotations"]] == ["b", "d"]
+    names = [block.name for block in blocks_of(create_section(ReportData((runs[0],))))]
+    assert "cosines-beside" not in names
+
+
 def test_boxes_are_quantiles_of_the_pairs() -> None:
     vectors = np.random.default_rng(1).normal(size=(7, 5))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -79,11 +79,12 @@ def color_bar(title: str) -> dict[str, Any]:
     """
     return {
         "orientation": "h",
-        "y": 1.02,
-        "yanchor": "bottom",
+        "y": 1,
+        "yref": "container",
+        "yanchor": "top",
         "thickness": 12,
         "len": 0.6,
         "nticks": 5,
         "tickangle": 0,
-        "title": {"text": title, "side": "top"},
+        "title": {"text": title, "side": "bottom"},
     }

@@ -237,7 +237,11 @@ def _create_layout(fractions: NDArray[np.float64]) -> dict[str, Any]:
         "scene": {
             **axes,
             "aspectmode": "data",
-            "camera": {"eye": {"x": 1.55, "y": 1.55, "z": 0.9}},
+            # The axes are below the points: a lower center leaves no blank space above them.
+            "camera": {
+                "eye": {"x": 1.5, "y": 1.5, "z": 0.8},
+                "center": {"x": 0, "y": 0, "z": -0.2},
+            },
         },
         "legend": {"itemsizing": "constant"},
         "margin": {"l": 0, "r": 0, "b": 0},

@@ -12,7 +12,10 @@
   };
   var PANEL_HEIGHT = 250;
   var PANEL_GAP = 64;
-  var SQUARE_MARGIN = 110;
+  var PANEL_TITLE = 28;
+  var SCENE_MARGIN = 50;
+  var LEGEND_ROW = 20;
+  var MAX_LEGEND_ROWS = 12;
   var root = document.documentElement;
   var palette = root.dataset.palette.split(" ");
   var printing = false;
@@ -96,8 +99,8 @@
     });
     var total = panels.length * PANEL_HEIGHT;
     panels.forEach(function (panel, index) {
-      var top = 1 - index / panels.length;
-      var gap = index === panels.length - 1 ? 0 : PANEL_GAP / total;
+      var top = 1 - index / panels.length - PANEL_TITLE / total;
+      var gap = index === panels.length - 1 ? PANEL_TITLE / total : PANEL_GAP / total;
       panel.x.domain = [0, 1];
       if (index < panels.length - 1) {
         delete panel.x.title; // The last one is that of all panels.
@@ -107,14 +110,44 @@
     return total + PANEL_GAP;
   }
 
+  // On a phone, a legend has one or two entries per row: the figure becomes higher by it.
+  function extendLegend(figure, height) {
+    var entries = figure.data.filter(function (trace) {
+      return trace.name && trace.showlegend !== false;
+    }).length;
+    var legend = figure.layout.legend;
+    if (!legend || !legend.maxheight) {
+      return height;
+    }
+    var needed = LEGEND_ROW * Math.min(entries, MAX_LEGEND_ROWS) + 8;
+    figure.layout.legend = Object.assign({}, legend, { maxheight: needed });
+    return height + Math.max(0, needed - legend.maxheight);
+  }
+
+  // On a phone, the axes of a 3-D view have titles, but no numbers: both would be cut off.
+  function shrinkScene(scene) {
+    var eye = scene.camera && scene.camera.eye;
+    if (eye) {
+      ["x", "y", "z"].forEach(function (axis) { eye[axis] *= 1.05; });
+    }
+    ["xaxis", "yaxis", "zaxis"].forEach(function (name) {
+      var axis = scene[name];
+      if (axis && axis.title) {
+        axis.title.font = { size: 10 };
+        axis.showticklabels = false;
+      }
+    });
+  }
+
   function layoutOf(figure, plot) {
     var layout = figure.layout;
     var height = parseInt(plot.dataset.height, 10);
     layout.template = template();
     if (narrow.matches) {
-      height = stackPanels(layout, height);
-      if (layout.scene || (layout.yaxis && layout.yaxis.scaleanchor)) {
-        height = Math.min(height, plot.clientWidth + SQUARE_MARGIN); // No taller than it is wide.
+      height = extendLegend(figure, stackPanels(layout, height));
+      if (layout.scene) {
+        height = Math.min(height, plot.clientWidth + SCENE_MARGIN); // No taller than it is wide.
+        shrinkScene(layout.scene);
       }
     }
     layout.height = height;
@@ -130,6 +163,27 @@
     return layout;
   }
 
+  // Maps are square: where their width limits them, take away the height that they leave free.
+  function trim(plot) {
+    var full = plot._fullLayout;
+    var axes = Object.keys(full).filter(function (name) {
+      return /^yaxis\d*$/.test(name) && full[name].scaleanchor && full[name]._length;
+    });
+    if (!axes.length) {
+      return Promise.resolve();
+    }
+    var free = Math.min.apply(null, axes.map(function (name) {
+      var domain = full[name]._inputDomain || [0, 1];
+      return 1 - full[name]._length / (full._size.h * (domain[1] - domain[0]));
+    }));
+    var height = Math.ceil(full.height - free * full._size.h);
+    if (!(height > 0 && height < full.height - 2)) {
+      return Promise.resolve();
+    }
+    plot.style.height = height + "px";
+    return window.Plotly.relayout(plot, { height: height });
+  }
+
   function draw(plot) {
     if (plot.dataset.state !== "waiting" || !window.Plotly) {
       return;
@@ -142,6 +196,8 @@
     var figure = read(plot.dataset.figure);
     try {
       window.Plotly.newPlot(plot, figure.data, layoutOf(figure, plot), CONFIG).then(
+        function () { return trim(plot); }
+      ).then(
         function () {
           plot.dataset.state = "drawn";
           update(plot);
@@ -184,7 +240,9 @@
     if (plot.dataset.state === "drawn") {
       var figure = read(plot.dataset.figure);
       plot.look = look();
-      window.Plotly.react(plot, figure.data, layoutOf(figure, plot), CONFIG);
+      window.Plotly.react(plot, figure.data, layoutOf(figure, plot), CONFIG).then(
+        function () { return trim(plot); }
+      );
     }
   }
 
@@ -280,7 +338,9 @@
       }
       figure.hidden = figure.id !== selected;
       if (!figure.hidden && plot.dataset.state === "waiting") {
-        draw(plot);
+        if (!near || isNear(plot)) {
+          draw(plot);
+        }
       } else if (!figure.hidden && plot.dataset.state === "drawn") {
         update(plot);
         window.Plotly.Plots.resize(plot); // The window may have changed meanwhile.
@@ -292,7 +352,30 @@
     document.addEventListener("change", function (event) {
       var choice = event.target.closest(".choice");
       if (choice) {
+        var top = event.target.getBoundingClientRect().top;
         showSelected(choice);
+        selectAlike(choice);
+        // Figures above may have changed their heights.
+        var moved = event.target.getBoundingClientRect().top - top;
+        window.scrollBy({ top: moved, behavior: "instant" });
+      }
+    });
+  }
+
+  // Menus with the same label follow each other, where they have the selected option.
+  function selectAlike(choice) {
+    var label = choice.querySelector("label").textContent;
+    var menu = choice.querySelector("select");
+    var text = menu.options[menu.selectedIndex].text;
+    all(".choice").forEach(function (other) {
+      var follower = other.querySelector("select");
+      var index = Array.prototype.findIndex.call(follower.options, function (option) {
+        return option.text === text;
+      });
+      var isAlike = other !== choice && other.querySelector("label").textContent === label;
+      if (isAlike && index >= 0 && index !== follower.selectedIndex) {
+        follower.selectedIndex = index;
+        showSelected(other);
       }
     });
   }

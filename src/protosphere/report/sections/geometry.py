@@ -1,21 +1,19 @@
 """The section on geometry: cosines between classes, spectrum of class means, and a 3-D view."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from protosphere.report.class_geometry import (
-    Binned,
-    Matrix,
-    bin_matrix,
-    mean_spectrum,
-    off_diagonal,
-    simplex_deviation,
+from protosphere.report.class_geometry import mean_spectrum
+from protosphere.report.colors import NEUTRAL
+from protosphere.report.content import Block, Figure, Section
+from protosphere.report.cosine_maps import (
+    COSINES,
+    cosine_entries,
+    create_beside,
+    create_heat_maps,
 )
-from protosphere.report.colors import DIVERGING, NEUTRAL, color_bar
-from protosphere.report.content import Block, Choice, Figure, Section
 from protosphere.report.curves import (
     LEGEND,
     Method,
@@ -33,15 +31,8 @@ from protosphere.report.run_arrays import (
     find_arrays,
     menu_of_runs,
 )
-from protosphere.report.run_shape import names_of_classes, unique_labels
 from protosphere.report.sources import ReportData, RunData
 from protosphere.report.sphere_view import create_view, has_view
-from protosphere.report.typed_arrays import encode
-
-_MAX_SIDE = 200
-# With many runs of many classes, smaller heat maps keep the page small.
-_MANY_RUNS, _SMALLER_SIDE = 8, 100
-_COSINES = {"class_cosines": "class means", "prototype_cosines": "prototypes"}
 
 
 def create_section(report: ReportData) -> Section | None:
@@ -51,13 +42,15 @@ def create_section(report: ReportData) -> Section | None:
         report: The runs.
     """
     methods = group_methods(report.runs)
-    needed = ("class_means", *_COSINES)
+    needed = ("class_means", *COSINES)
     runs = choose_runs(methods, needed)
     if not runs:
         return None
     viewed = [run for run in runs if has_view(run)]
-    blocks: list[Block] = [_create_distribution(runs)]
-    blocks += [_create_heat_maps(runs, name) for name in _COSINES]
+    beside = create_beside(runs)
+    blocks: list[Block] = [] if beside is None else [beside]
+    blocks.append(_create_distribution(runs))
+    blocks += [create_heat_maps(runs, name) for name in COSINES]
     blocks.append(_create_spectrum(methods))
     if viewed:
         views = [create_view(run, f"sphere-{index}") for index, run in enumerate(viewed)]
@@ -76,18 +69,12 @@ def create_section(report: ReportData) -> Section | None:
     )
 
 
-def _cosines(run: RunData, name: str) -> Matrix:
-    arrays = find_arrays(run, (name,))
-    assert arrays is not None  # Only runs with arrays are chosen.
-    return simplex_deviation(arrays[name])
-
-
 def _create_distribution(runs: Sequence[RunData]) -> Figure:
     """Quantiles of the cosines of all runs, a box each."""
     traces = []
-    for name, what in _COSINES.items():
+    for name, what in COSINES.items():
         quantiles = np.array(
-            [np.quantile(_entries(run, name), (0.0, 0.25, 0.5, 0.75, 1.0)) for run in runs]
+            [np.quantile(cosine_entries(run, name), (0.0, 0.25, 0.5, 0.75, 1.0)) for run in runs]
         )
         keys = ("lowerfence", "q1", "median", "q3", "upperfence")
         traces.append(
@@ -128,78 +115,6 @@ def _create_distribution(runs: Sequence[RunData]) -> Figure:
         layout,
         height=150 + (44 if len(runs) <= 12 else 28) * len(runs),
     )
-
-
-def _entries(run: RunData, name: str) -> Matrix:
-    entries = off_diagonal(_cosines(run, name))
-    return entries if len(entries) else np.array([np.nan])
-
-
-def _create_heat_maps(runs: Sequence[RunData], name: str) -> Choice | Figure:
-    side = _MAX_SIDE if len(runs) <= _MANY_RUNS else _SMALLER_SIDE
-    binned = [bin_matrix(_cosines(run, name), side) for run in runs]
-    # One scale for all runs, without the few most extreme pairs, makes runs comparable.
-    largest = [float(np.nanquantile(np.abs(one.values), 0.999)) for one in binned]
-    figures = [
-        _create_heat_map(run, name, one, max(*largest, 0.01), index)
-        for index, (run, one) in enumerate(zip(runs, binned, strict=True))
-    ]
-    return menu_of_runs(f"{name.replace('_', '-')}-maps", runs, figures)
-
-
-def _create_heat_map(run: RunData, name: str, binned: Binned, limit: float, index: int) -> Figure:
-    what = _COSINES[name]
-    entries = _entries(run, name)
-    num_classes = int(binned.edges[-1])
-    labels = _block_labels(run, binned)
-    is_exact = binned.is_exact
-    trace = {
-        "type": "heatmap",
-        "z": encode(binned.values),
-        "x": labels,
-        "y": labels,
-        "colorscale": [list(stop) for stop in DIVERGING],
-        "zmid": 0,
-        "zmin": -limit,
-        "zmax": limit,
-        "colorbar": color_bar("cosine + 1/(K−1)"),
-        "hovertemplate": "%{y} and %{x}<br>"
-        + ("" if is_exact else "mean of ")
-        + "cosine + 1/(K−1): %{z:+.3f}<extra></extra>",
-        "hoverongaps": False,
-    }
-    axis = {
-        "type": "category",
-        "showgrid": False,
-        "constrain": "domain",
-        "automargin": True,
-        "title": {"text": "class" if is_exact else "classes, by number", "standoff": 20},
-        "nticks": 20,
-    }
-    layout = {
-        "xaxis": axis | {"tickangle": -90},
-        "yaxis": axis | {"autorange": "reversed", "scaleanchor": "x", "constraintoward": "top"},
-    }
-    size = "" if is_exact else f", averaged over blocks of {binned.edges[1]} × {binned.edges[1]}"
-    return Figure(
-        f"{name.replace('_', '-')}-{index}",
-        f"Cosines between {what}: {run.name}",
-        f"Deviation of the cosine between each pair of {what} from −1/(K−1) = "
-        f"−{1 / (num_classes - 1):.4f}{size}; it is {np.mean(np.abs(entries)):.4f} on average and "
-        f"at most {np.max(np.abs(entries)):.3f}, white at collapse and red for pairs that are too "
-        "similar, and the scale is the same for all runs.",
-        (trace,),
-        layout,
-        height=580,
-    )
-
-
-def _block_labels(run: RunData, binned: Binned) -> list[str]:
-    """Class names, different from each other, or numbers of the first and last class of blocks."""
-    edges = binned.edges.tolist()
-    if not binned.is_exact:
-        return [f"{first}–{end - 1}" for first, end in pairwise(edges)]
-    return unique_labels(names_of_classes(run, edges[-1]))
 
 
 def _create_spectrum(methods: Sequence[Method]) -> Figure:
