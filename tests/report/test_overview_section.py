@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from protosphere.recipes.monitor import find_best
+from protosphere.recipes.schema.sections import CheckpointSettings
 from protosphere.report.content import Note, Section, Table
 from protosphere.report.final_results import final_evaluation
+from protosphere.report.sections.collapse import create_section as create_collapse
 from protosphere.report.sections.overview import create_section
 from protosphere.report.sources import ReportData, RunData
 from support.report_runs import create_run, evaluations
@@ -24,6 +27,7 @@ def create(
     }
     values = {"accuracy": [0.1, accuracy], "nc1_ratio": [1.0, accuracy / 10]}
     values |= {name: [1.0, accuracy / 10] for name in ("nc2_angles", "nc3_cosine")}
+    values |= {"inter_effective_rank": [1.0, 90 * accuracy], "nc4_agreement": [0.1, accuracy]}
     return create_run(
         f"{name}, seed {seed}",
         method=name,
@@ -60,10 +64,12 @@ def test_a_row_is_a_method_with_mean_and_sample_deviation() -> None:
     table = table_of(section_of(*runs, create("ntce", 0.71)), "Results")
     assert [row[0] for row in table.rows] == ["nonl", "ntce"]
     assert cell(table, "nonl", "Accuracy, %") == "72.0 ± 2.0"
-    assert cell(table, "nonl", "Seeds") == "0, 1, 2"
+    assert cell(table, "nonl", "Runs (seeds)") == "3 (0, 1, 2)"
+    assert cell(table, "ntce", "Runs (seeds)") == "1 (42)"
     assert cell(table, "ntce", "Accuracy, %") == "71.0"
     best = {(row, table.columns[column]) for row, column in table.best}
-    assert (0, "Accuracy, %") in best
+    assert {(0, name) for name in ("Accuracy, %", "NC2: rank", "NC4: agreement, %")} < best
+    assert "bold" in table.meaning
     lower = ("NC1: variance ratio", "NC2: angles", "NC3: 1\u00a0−\u00a0cosine")
     assert {(1, name) for name in lower} < best
 
@@ -76,7 +82,7 @@ def test_runs_that_are_not_complete_do_not_count_beside_complete_ones() -> None:
     )
     table = table_of(section, "Results")
     assert cell(table, "nonl", "Accuracy, %") == "70.0"
-    assert cell(table, "nonl", "Seeds") == "1"
+    assert cell(table, "nonl", "Seed") == "1"
     assert cell(table, "ntce", "Accuracy, %") == "30.0"
     assert "Not complete, so values so far: ntce." in notes(section)
     assert "ntce, seed 42 is running: 2 of 10 epochs are done." in notes(section)
@@ -114,15 +120,97 @@ def test_validation_images_have_no_number_of_the_paper() -> None:
     assert "Paper, %" not in table_of(section, "Results").columns
 
 
-def test_results_of_a_monitored_run_are_those_of_its_best_evaluation() -> None:
-    values = {"accuracy": [0.3, 0.6, 0.5], "loss": [3.0, 2.0, 1.0]}
-    for monitor, expected in (("accuracy", 0.6), ("loss", 0.5), (None, 0.5)):
-        run = create_run(recipe={"checkpoint": {"monitor": monitor}}, records=evaluations(values))
-        words = "last evaluation" if monitor is None else "best evaluation by the monitored metric"
-        assert f"the results of its {words}." in section_of(run).intro
-        record = final_evaluation(run)
-        assert record is not None
-        assert record["accuracy"] == expected
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("monitor", "accuracies", "step", "words"),
+    [
+        ("accuracy", [0.3, 0.6, 0.5, 0.6], 2, "best evaluation, epoch 2 of 40"),
+        ("loss", [0.3, 0.6, 0.5, 0.6], 3, "best evaluation, epoch 3 of 40"),
+        ("accuracy", [NAN, 0.1, NAN, NAN], 2, "best evaluation, epoch 2 of 40"),
+        ("accuracy", [NAN] * 4, 1, "best evaluation, epoch 1 of 40"),
+        (None, [0.3, 0.6, 0.5, 0.6], 4, "last evaluation"),
+        ("balanced_accuracy", [0.3, 0.6, 0.5, 0.6], 4, "last evaluation"),
+    ],
+)
+def test_results_are_those_of_the_checkpoint_that_evaluate_loads(
+    monitor: Any, accuracies: list[float], step: int, words: str
+) -> None:
+    records = evaluations({"accuracy": accuracies, "loss": [3.0, 2.0, 1.0, 1.0]})
+    recipe = {"schedule": {"epochs": 40}, "checkpoint": {"monitor": monitor}}
+    run = create_run(recipe=recipe, records=records)
+    record = final_evaluation(run)
+    assert record is not None
+    assert record["step"] == step
+    assert f"Results are those of the {words}." in section_of(run).intro
+    # In training, the same evaluation is found by the recipe.
+    best = find_best(CheckpointSettings(monitor=monitor), records)
+    assert (step if best is None else best.step) == step
+
+
+def test_a_run_that_stopped_early_is_the_same_evaluation_in_all_tables() -> None:
+    values = {
+        "accuracy": [0.3, 0.6, 0.5, 0.4],
+        "nc1_ratio": [3.0, 2.0, 0.04, 0.004],
+        "nc2_simplex": [1.0, 0.9, 0.4, 0.1],
+    }
+    recipe = {
+        "schedule": {"epochs": 40},
+        "checkpoint": {"monitor": "accuracy", "patience": 2},
+    }
+    run = create_run(recipe=recipe, records=evaluations(values))
+    section, collapse = section_of(run), create_collapse(ReportData((run,)))
+    assert collapse is not None
+    results, runs = table_of(section, "Results"), table_of(section, "Runs")
+    assert cell(results, "nonl", "Accuracy, %") == "60.0"
+    assert cell(results, "nonl", "NC1: variance ratio") == "2.000"
+    assert cell(runs, "nonl", "State") == "complete, stopped early at epoch 4"
+    assert cell(runs, "nonl", "Results of") == "best evaluation, epoch 2 of 40"
+    metrics = table_of(collapse, "Metrics of collapse")
+    assert cell(metrics, "nonl", "NC1: nc1_ratio") == "2"
+    conditions = table_of(collapse, "The four conditions of neural collapse")
+    assert conditions.rows[0][1:3] == ("no (2)", "no (0.9)")
+    for table in (metrics, conditions):
+        assert "at the best evaluation, epoch 2 of 40, " in table.meaning
+    assert "show the last evaluation of nonl instead of the best one" in notes(section)
+    other = create("ntce")
+    assert cell(table_of(section_of(run, other), "Runs"), "ntce, seed 42", "Results of") == (
+        "last evaluation, epoch 2 of 2"
+    )
+
+
+def test_tables_of_collapse_leave_out_runs_that_the_results_leave_out() -> None:
+    runs = (create("nonl", 0.5, seed=1), create("nonl", 0.9, seed=2, state="incomplete"))
+    collapse = create_collapse(ReportData(runs))
+    assert collapse is not None
+    assert cell(table_of(collapse, "Metrics of collapse"), "nonl", "NC1: nc1_ratio") == "0.05"
+
+
+def test_nothing_is_called_bold_where_nothing_is() -> None:
+    recipe = {"data": {"source": "digits"}}
+    table = table_of(section_of(create("a"), create("b", recipe=recipe)), "Results")
+    assert not table.best
+    assert "bold" not in table.meaning
+
+
+def test_every_report_says_what_neural_collapse_is() -> None:
+    sections = [section_of(create("a")), section_of(sweeps={"rates": create_sweep()})]
+    assert all(section.intro.startswith("Neural collapse is ") for section in sections)
+
+
+def test_a_run_without_evaluations_has_no_results_of_one() -> None:
+    section = section_of(create_run("a"))
+    assert "There is no record of an evaluation." in section.intro
+    assert "last evaluation" not in section.intro
+
+
+def test_folders_that_are_not_kept_are_not_named() -> None:
+    for runs in ([create("a")], [create("a"), create("b")]):
+        assert "Folder" in table_of(section_of(*runs), "Runs").columns
+        section = section_of(*runs, names_folders=False)
+        assert "Folder" not in table_of(section, "Runs").columns
+        assert "runs/a" not in str(section)
 
 
 def test_machine_and_commit_are_named_and_their_absence_too() -> None:

@@ -1,14 +1,19 @@
 """Sources of a report: which runs are found, what they are called, and what is missing in them."""
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from protosphere.report.content import Table
 from protosphere.report.read import ReportError, read_sources
 from protosphere.report.read_run import find_state
-from protosphere.report.sources import RunData
+from protosphere.report.sections import classes, geometry, overview
+from protosphere.report.sources import ReportData, RunData
 from protosphere.runs import RunFolder
 from protosphere.runs.comparison import write_comparison
 from protosphere.runs.sweeps import write_sweep
@@ -61,6 +66,57 @@ def test_recipes_of_one_name_are_told_apart_by_what_differs(tmp_path: Path) -> N
         write_run(tmp_path / folder, recipe={"optimizer": optimizer, "data": data})
     names = [run.method for run in read_sources([tmp_path]).runs]
     assert names == ["digits-nonl (lr=0.1)", "digits-nonl (lr=0.2)"]
+
+
+def test_a_loss_is_named_first_and_what_follows_from_it_is_not(tmp_path: Path) -> None:
+    """As with `train recipe.yaml --set loss.name=nonl --set schedule.epochs=30`."""
+    losses: dict[str, tuple[dict[str, Any], int]] = {
+        "a": ({"name": "normface", "temperature": 0.2, "margin": 0.0}, 40),
+        "b": ({"name": "nonl", "temperature": 0.2, "negatives": "samples"}, 30),
+        "c": ({"name": "ce"}, 40),
+    }
+    for folder, (loss, epochs) in losses.items():
+        schedule = {"name": "cosine", "epochs": epochs}
+        recipe = {"loss": loss, "schedule": schedule}
+        write_run(tmp_path / folder, name="photos-normface", recipe=recipe)
+    methods = [run.method for run in read_sources([tmp_path]).runs]
+    assert methods == [
+        "photos (normface, epochs=40)",
+        "photos (nonl, epochs=30)",
+        "photos (ce, epochs=40)",
+    ]
+    # What does not follow from the loss is named.
+    loss = {**losses["b"][0], "negatives": "prototypes"}
+    recipe = {"loss": loss, "schedule": {"name": "cosine", "epochs": 30}}
+    write_run(tmp_path / "d", name="photos-normface", recipe=recipe)
+    names = {run.path.name: run.method for run in read_sources([tmp_path]).runs}
+    assert "negatives=prototypes" in names["d"]
+    assert all(names[folder] != names["d"] for folder in losses)
+
+
+def test_methods_of_different_recipes_do_not_get_one_name(tmp_path: Path) -> None:
+    for folder, name, loss, lr in (
+        ("a", "x-normface", "normface", 0.1),
+        ("b", "x-normface", "nonl", 0.1),
+        ("c", "x-nonl", "normface", 0.3),
+        ("d", "x-nonl", "nonl", 0.3),
+    ):
+        optimizer = {"name": "sgd", "lr": lr, "weight_decay": 0.0005}
+        recipe = {"loss": {"name": loss}, "optimizer": optimizer}
+        write_run(tmp_path / folder, name=name, recipe=recipe)
+    assert len({run.method for run in read_sources([tmp_path]).runs}) == 4
+
+
+def test_a_number_of_classes_is_named_beside_runs_of_which_it_is_not_known(tmp_path: Path) -> None:
+    for index in range(4):
+        optimizer = {"name": "sgd", "lr": 0.1 * (index + 1), "weight_decay": 0.0005}
+        folder = write_run(tmp_path / f"{index}", recipe={"optimizer": optimizer})
+        if index:
+            (folder / "classes.json").unlink()
+    write_run(tmp_path / "grouped", class_names=("even", "odd"))
+    methods = {run.path.name: run.method for run in read_sources([tmp_path]).runs}
+    assert "classes=2" in methods["grouped"]
+    assert "classes" not in methods["3"]
 
 
 def test_a_key_that_an_older_version_lacks_is_no_difference_unless_it_is_on(
@@ -135,7 +191,7 @@ def test_patience_that_is_exhausted_completes_a_run(accuracies: list[float], exp
     [
         ("recipe.yaml", "recipe.yaml is missing: the settings of the run are not known."),
         ("machine.json", "device, package versions and commit are not known."),
-        ("metrics.jsonl", "metrics.jsonl is missing: the run has no records."),
+        ("metrics.jsonl", "metrics.jsonl is missing: curves and results are not available"),
         ("classes.json", "classes.json is missing: classes have numbers instead of names."),
         ("data.json", "data.json is missing: the numbers of images are not known."),
         ("geometry.safetensors", "geometry.safetensors is missing: heat maps"),
@@ -149,8 +205,55 @@ def test_a_missing_file_is_named_and_the_rest_is_kept(
     run = read_one(tmp_path)
     assert any(problem in one for one in run.problems)
     kept = [run.recipe, run.machine, run.records, run.class_names, run.data, run.arrays]
-    # Without records nothing says that the arrays are of an evaluation.
-    assert sum(bool(part) for part in kept) == (4 if name == "metrics.jsonl" else 5)
+    assert sum(bool(part) for part in kept) == 5
+
+
+@pytest.mark.parametrize("content", [None, b'{"kind": "train", "st'])
+def test_how_far_a_run_without_records_has_come_is_not_known(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / "metrics.jsonl").unlink()
+    if content is not None:
+        (folder / "metrics.jsonl").write_bytes(content)
+    run = read_one(folder)
+    assert run.state == "unknown"
+    assert not [problem for problem in run.problems if "has ended" in problem]
+    report = ReportData((run,))
+    (table,) = [
+        block
+        for block in overview.create_section(report).blocks
+        if isinstance(block, Table) and block.title == "Runs"
+    ]
+    assert table.rows[0][table.columns.index("State")] == "not known"
+    assert geometry.create_section(report) is not None
+    assert classes.create_section(report) is not None
+    with RunFolder(folder).lock():
+        assert read_one(folder).state == "running"
+
+
+@pytest.mark.parametrize("locked", ["locked", "locked/comparison.json"])
+def test_a_folder_that_cannot_be_read_is_a_problem_beside_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: str
+) -> None:
+    """The superuser can read every folder, so that the refusal is simulated."""
+    write_run(tmp_path / "good")
+    write_run(tmp_path / "locked")
+    stat = Path.stat
+
+    def refuse(path: Path, **options: bool) -> os.stat_result:
+        if path == tmp_path / locked:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    report = read_sources([tmp_path])
+    assert [run.path.name for run in report.runs] == ["good"]
+    assert [problem.lower() for problem in report.problems] == [
+        f"cannot read {tmp_path / 'locked'}: permission denied.".lower()
+    ]
+    with pytest.raises(ReportError, match=r"(?i)permission denied"):
+        read_sources([tmp_path / "locked"])
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe{", b"[1, 2]", b"[" * 1500])

@@ -52,7 +52,7 @@ def test_fifty_runs_with_a_dead_a_damaged_and_a_missing_one(tmp_path: Path) -> N
     page = out.read_text(encoding="utf-8")
     assert "dead: The run has ended after 2 of 20 epochs." in page
     assert "damaged: machine.json is damaged: it is not JSON: device" in page
-    assert "missing: metrics.jsonl is missing: the run has no records." in page
+    assert "missing: metrics.jsonl is missing: curves and results are not available" in page
     assert len(page) < 3_000_000
 
 
@@ -90,6 +90,29 @@ def test_a_file_that_exists_is_replaced_only_on_request(tmp_path: Path) -> None:
     assert "ends in .html or .htm" in refusal(
         "report", tmp_path / "run", "--out", tmp_path / "x.pdf"
     )
+
+
+@pytest.mark.usefixtures("_short_plotly")
+def test_a_report_is_replaced_by_a_later_one(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    out = tmp_path / "report.html"
+    run_command("report", tmp_path / "run", "--out", out)
+    write_run(tmp_path / "other", name="other")
+    assert run_command("report", tmp_path, "--out", out) == f"{out}: 2 runs\n"
+    page = out.read_text(encoding="utf-8")
+    assert "other" in page
+    # A page that only quotes a report is none.
+    quoting = tmp_path / "quoting.html"
+    quoting.write_text(f"<title>mine</title><pre>{page}</pre>", encoding="utf-8")
+    assert "--overwrite be given" in refusal("report", tmp_path / "run", "--out", quoting)
+    assert "mine" in quoting.read_text(encoding="utf-8")
+
+
+def test_sources_are_checked_before_the_file(tmp_path: Path) -> None:
+    out = tmp_path / "mine.html"
+    out.write_text("mine")
+    message = refusal("report", tmp_path / "nowhere", "--out", out)
+    assert f"must be a folder or file that exists, got {tmp_path / 'nowhere'}" in message
 
 
 @pytest.mark.parametrize("option", ["absent", "empty"])

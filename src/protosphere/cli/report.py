@@ -20,7 +20,9 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="HTML file to write.", show_default="report.html"),
+        typer.Option(
+            help="HTML file to write; an earlier report is replaced.", show_default="report.html"
+        ),
     ] = None,
     overwrite: Overwrite = False,
     watch: Annotated[
@@ -53,10 +55,13 @@ def report(
         out = Path("report.html") if out is None else out
         from protosphere.cli.output_files import check_new_file
         from protosphere.cli.text import count, echo
-        from protosphere.report.create import write_report
+        from protosphere.report.create import is_report, save_report
+        from protosphere.report.read import read_sources
 
-        check_new_file("--out", out, suffixes=(".html", ".htm"), overwrite=overwrite)
-        content = write_report(sources, out)
+        content = read_sources(sources)
+        may_replace = overwrite or is_report(out)
+        check_new_file("--out", out, suffixes=(".html", ".htm"), overwrite=may_replace)
+        save_report(content, out)
         numbers = [(content.runs, "run"), (content.comparisons, "comparison")]
         numbers += [(content.sweeps, "sweep")]
         shown = ", ".join(count(len(group), word) for group, word in numbers if group)

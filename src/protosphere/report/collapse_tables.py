@@ -9,6 +9,11 @@ from protosphere.metrics.catalog import CATALOG, at_collapse
 from protosphere.metrics.verdicts import Verdict, verdicts
 from protosphere.report.content import Table
 from protosphere.report.curves import Method, finite
+from protosphere.report.final_results import (
+    counted_runs,
+    describe_evaluations,
+    final_evaluation,
+)
 from protosphere.report.run_shape import feature_dim, num_classes
 from protosphere.report.sources import RunData
 
@@ -25,19 +30,21 @@ _TABLE_METRICS = (
 )
 
 
-def _last_values(run: RunData) -> dict[str, float]:
-    """The metrics of the last evaluation."""
-    record: Mapping[str, Any] = run.evaluations[-1] if run.evaluations else {}
+def _final_values(run: RunData) -> dict[str, float]:
+    """The metrics of the evaluation that the results of the run are of."""
+    record: Mapping[str, Any] = final_evaluation(run) or {}
     return {name: value for name in CATALOG if (value := finite(record.get(name))) is not None}
 
 
 def create_metrics(methods: Sequence[Method]) -> Table | None:
-    """Return the metrics of the last evaluation of each method; None if none was measured.
+    """Return the metrics at the end of the runs of each method; None if none was measured.
 
     Args:
         methods: The methods.
     """
-    values = {method.name: [_last_values(run) for run in method.runs] for method in methods}
+    values = {
+        method.name: [_final_values(run) for run in counted_runs(method.runs)] for method in methods
+    }
     values = {name: kept for name, rows in values.items() if (kept := [row for row in rows if row])}
     metrics = [
         name
@@ -62,8 +69,8 @@ def create_metrics(methods: Sequence[Method]) -> Table | None:
         rows.append(tuple(cells))
     best = _nearest(metrics, means, classes)
     return Table(
-        "Metrics of collapse at the last evaluation",
-        "Metrics of the training features and prototypes at the last evaluation"
+        "Metrics of collapse",
+        f"Metrics of the training features and prototypes at the {_which(methods)}"
         + (", as mean ± standard deviation over seeds," if has_seeds else ",")
         + " with the value at neural collapse in the first row"
         + ("; the values nearest to it are bold." if best else "."),
@@ -71,6 +78,10 @@ def create_metrics(methods: Sequence[Method]) -> Table | None:
         tuple(rows),
         best,
     )
+
+
+def _which(methods: Sequence[Method]) -> str:
+    return describe_evaluations(run for method in methods for run in counted_runs(method.runs))
 
 
 def _common_classes(methods: Sequence[Method]) -> int | None:
@@ -121,8 +132,9 @@ def create_conditions(methods: Sequence[Method]) -> Table | None:
     """
     rows = []
     for method in methods:
-        measured = [row for run in method.runs if (row := _last_values(run))]
+        measured = [row for run in counted_runs(method.runs) if (row := _final_values(run))]
         classes, dim = num_classes(method.runs[0]), feature_dim(method.runs[0])
+        num_samples = method.runs[0].data.get("num_train")
         if not measured or classes is None or classes < 2:
             continue
         values = {
@@ -131,14 +143,20 @@ def create_conditions(methods: Sequence[Method]) -> Table | None:
             if any(name in row for row in measured)
         }
         # Without a known dimension, none is assumed that would rule out a simplex.
-        judged = verdicts(values, {}, classes, dim or classes)
+        judged = verdicts(
+            values,
+            {},
+            classes,
+            dim or classes,
+            num_samples=num_samples if isinstance(num_samples, int) else None,
+        )
         rows.append((method.name, *map(_verdict_text, judged)))
     if not rows:
         return None
     return Table(
         "The four conditions of neural collapse",
-        "Whether the last evaluation meets each condition, with the metric that says so (mean over "
-        "seeds); for NC2 the effective rank and the norms of class means count too.",
+        f"Whether each condition is met at the {_which(methods)}, with the metric that says so "
+        "(mean over seeds); for NC2 the effective rank and the norms of class means count too.",
         (
             "Method",
             "NC1: features at their class mean (nc1_ratio)",

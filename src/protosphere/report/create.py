@@ -1,6 +1,7 @@
 """A report from its sources: read them, create the sections, write the page."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from protosphere.report.content import Section
@@ -42,14 +43,19 @@ _SECTIONS = (
     sweep,
 )
 
+_GENERATOR = b'<meta name="generator" content="protosphere '
+# Bytes before the title of a page, and more.
+_HEAD = 1 << 14
 
-def write_report(sources: Sequence[Path], out: Path) -> ReportData:
+
+def write_report(sources: Sequence[Path], out: Path, *, names_folders: bool = True) -> ReportData:
     """Read runs, comparisons and sweeps and write a report about them.
 
     Args:
         sources: Run folders, folders that contain runs, folders of comparisons and sweeps, or their
             JSON files.
         out: HTML file to write or replace.
+        names_folders: Whether the report names the folders of runs; not if they are not kept.
 
     Returns:
         What the report shows.
@@ -59,9 +65,37 @@ def write_report(sources: Sequence[Path], out: Path) -> ReportData:
         ImportError: Plotly is not installed.
         StorageError: The file could not be written.
     """
-    report = read_sources(sources)
-    write_atomically(out, create_report(report).encode())
+    report = replace(read_sources(sources), names_folders=names_folders)
+    save_report(report, out)
     return report
+
+
+def save_report(report: ReportData, out: Path) -> None:
+    """Write a report.
+
+    Args:
+        report: Runs, comparisons and sweeps.
+        out: HTML file to write or replace.
+
+    Raises:
+        ImportError: Plotly is not installed.
+        StorageError: The file could not be written.
+    """
+    write_atomically(out, create_report(report).encode())
+
+
+def is_report(path: Path) -> bool:
+    """Return whether a file is a report, by the generator that its head names.
+
+    Args:
+        path: The file.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return False
+    return _GENERATOR in head.partition(b"<title>")[0]
 
 
 def create_report(report: ReportData, *, live_script: str = "") -> str:

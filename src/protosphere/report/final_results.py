@@ -1,14 +1,19 @@
 """The evaluation of a run that its results are taken from."""
 
+import math
+from collections.abc import Iterable
+
 from protosphere.report.curves import finite
 from protosphere.report.read_run import section_value
 from protosphere.report.sources import RunData
-from protosphere.report.summaries import Summary, summarize
+from protosphere.report.summaries import MISSING, Summary, summarize
 from protosphere.runs.folder import Record
 
 
 def final_evaluation(run: RunData) -> Record | None:
     """Return the last evaluation of a run, or the best one if its recipe monitors a metric.
+
+    The best one is that of the checkpoint which ``protosphere evaluate`` loads.
 
     Args:
         run: The run.
@@ -18,15 +23,64 @@ def final_evaluation(run: RunData) -> Record | None:
     """
     if not run.evaluations:
         return None
+    return _best_evaluation(run) or run.evaluations[-1]
+
+
+def _best_evaluation(run: RunData) -> Record | None:
+    """The best evaluation by the metric that the recipe monitors; None if there is none."""
     monitor = section_value(run.recipe, "checkpoint", "monitor")
     if not isinstance(monitor, str):
-        return run.evaluations[-1]
-    values = [finite(record.get(monitor)) for record in run.evaluations]
-    known = [value for value in values if value is not None]
-    if not known:
-        return run.evaluations[-1]
-    best = min(known) if monitor == "loss" else max(known)
-    return run.evaluations[values.index(best)]
+        return None
+    monitored = [
+        record for record in run.evaluations if isinstance(record.get(monitor), int | float)
+    ]
+    sign = -1 if monitor == "loss" else 1
+
+    def value_of(record: Record) -> float:
+        value = finite(record[monitor])
+        return -math.inf if value is None else sign * value
+
+    return max(monitored, key=value_of, default=None)  # The first one of several equal ones.
+
+
+def shows_last(run: RunData) -> bool:
+    """Return whether results are those of the last evaluation, with which arrays are stored.
+
+    Args:
+        run: The run.
+    """
+    return not run.evaluations or final_evaluation(run) is run.evaluations[-1]
+
+
+def describe_evaluation(run: RunData) -> str:
+    """Return which evaluation of a run its results are of; a dash if there is none.
+
+    Args:
+        run: The run.
+    """
+    record = final_evaluation(run)
+    if record is None:
+        return MISSING
+    kind = "last" if _best_evaluation(run) is None else "best"
+    epochs = section_value(run.recipe, "schedule", "epochs")
+    of = "" if finite(epochs) is None else f" of {epochs}"
+    return f"{kind} evaluation, epoch {record['epoch']:g}{of}"
+
+
+def describe_evaluations(runs: Iterable[RunData]) -> str:
+    """Return which evaluations the results of runs are of, to follow "the".
+
+    Args:
+        runs: The runs.
+    """
+    evaluated = [run for run in runs if run.evaluations]
+    best = [run for run in evaluated if _best_evaluation(run) is not None]
+    if not best:
+        return "last evaluation"
+    if len(best) < len(evaluated):
+        return "last evaluation, or the best one where the recipe monitors a metric"
+    texts = {describe_evaluation(run) for run in best}
+    return texts.pop() if len(texts) == 1 else "best evaluation by the monitored metric"
 
 
 def counted_runs(runs: tuple[RunData, ...]) -> tuple[RunData, ...]:

@@ -12,6 +12,7 @@ from protosphere.runs.recipe_keys import flatten, is_compared
 # With more keys, only those are named that are needed to tell the methods apart.
 _MAX_KEYS = 3
 _CLASSES = "classes"
+_LOSS = "loss.name"
 _MAX_NAMES = 4
 # Values that keys had in effect before they existed.
 _DEFAULTS = {
@@ -90,8 +91,13 @@ def _find_methods(runs: Sequence[RunData]) -> list[str]:
         else:
             groups.append((own, [index]))
     methods = [""] * len(runs)
+    taken: set[str] = set()
     for name, groups in by_name.items():
-        titles = _titles(name, [recipe for recipe, _ in groups])
+        recipes = [recipe for recipe, _ in groups]
+        titles = _titles(_without_loss(name, recipes), recipes)
+        if taken & set(titles):
+            titles = _titles(name, recipes)
+        taken |= set(titles)
         for title, (_, members) in zip(titles, groups, strict=True):
             for index in members:
                 methods[index] = title
@@ -137,6 +143,18 @@ def _is_off(value: object) -> bool:
     return value in (None, False, 0, "none", "auto") or value == []
 
 
+def _without_loss(name: str, recipes: Sequence[Mapping[str, Any]]) -> str:
+    """A name less the loss at its end, if recipes of this name have several losses.
+
+    >>> recipes = [{"loss": {"name": "normface"}}, {"loss": {"name": "nonl"}}]
+    >>> _without_loss("photos-normface", recipes), _without_loss("photos-normface", recipes[:1])
+    ('photos', 'photos-normface')
+    """
+    losses = {str(flatten(recipe).get(_LOSS)) for recipe in recipes}
+    start, _, end = name.rpartition("-")
+    return start if start and len(losses) > 1 and end in losses else name
+
+
 def _titles(name: str, recipes: Sequence[Mapping[str, Any]]) -> list[str]:
     """The name of a recipe, with settings if several recipes have it."""
     if len(recipes) == 1:
@@ -145,11 +163,13 @@ def _titles(name: str, recipes: Sequence[Mapping[str, Any]]) -> list[str]:
     keys = list(
         dict.fromkeys(key for recipe in recipes for key in find_differences(recipes[0], recipe))
     )
-    # The number of classes is named where it differs, even if other keys tell the methods apart.
-    keys.sort(key=_CLASSES.__eq__)
+    keys = _without_implied(keys, flat)
+    # Loss and number of classes are named where they differ, even if other keys tell the methods
+    # apart.
+    keys.sort(key=lambda key: (key != _LOSS) + (key == _CLASSES))
     if len(keys) > _MAX_KEYS:
         sufficient = _sufficient([key for key in keys if key != _CLASSES], flat)
-        keys = [key for key in keys if key in sufficient or key == _CLASSES]
+        keys = [key for key in keys if key in sufficient or key in (_LOSS, _CLASSES)]
     titles = [_title(name, recipe, keys, flat) for recipe in flat]
     if len(set(titles)) == len(titles):
         return titles
@@ -163,11 +183,44 @@ def _title(
     settings = []
     for key in keys:
         value = recipe.get(key)
-        same = sum(other.get(key) == value or _is_unknown(key, other) for other in recipes)
-        is_usual = same > len(recipes) / 2
-        if not _is_off(value) and not (is_usual and len(recipes) > _MAX_KEYS):
+        known = [other.get(key) for other in recipes if not _is_unknown(key, other)]
+        is_usual = known.count(value) > len(known) / 2 and len(recipes) > _MAX_KEYS
+        if key == _LOSS and value is not None:
+            settings.append(str(value))
+        elif not _is_off(value) and not is_usual:
             settings.append(f"{_short_key(key)}={value}")
     return f"{name} ({', '.join(settings)})" if settings else name
+
+
+def _without_implied(keys: Sequence[str], recipes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys less those that only some choices have, and that follow from the choice.
+
+    >>> recipes = [{"loss.name": "ntce"}, {"loss.name": "nonl", "loss.negatives": "samples"}]
+    >>> _without_implied(["loss.name", "loss.negatives"], recipes)
+    ['loss.name']
+    """
+
+    def follows(key: str, other: str) -> bool:
+        pairs = {(str(recipe.get(other)), str(recipe.get(key))) for recipe in recipes}
+        return len(pairs) == len({value for value, _ in pairs})
+
+    def is_partial(key: str) -> bool:
+        return any(recipe.get(key) is None for recipe in recipes)
+
+    kept = list(keys)
+    for key in keys:
+        section = key.rpartition(".")[0]
+        choice = f"{section}.name"
+        siblings = [one for one in kept if one != key and one.rpartition(".")[0] == section]
+        if key != choice:
+            implied = choice in siblings and is_partial(key) and follows(key, choice)
+        else:
+            # The name of a kind of label noise follows from its fraction, unless there are several.
+            others = [one for one in siblings if not (is_partial(one) and follows(one, choice))]
+            implied = key != _LOSS and is_partial(key) and any(follows(key, one) for one in others)
+        if implied:
+            kept.remove(key)
+    return kept
 
 
 def _short_key(key: str) -> str:

@@ -1,7 +1,7 @@
 """Read the sources of a report: run folders, folders of them, comparisons and sweeps."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from protosphere.report.names import name_runs, unique_names
@@ -59,6 +59,12 @@ class _Found:
         self.problems: list[str] = []
 
     def add_source(self, source: Path) -> None:
+        try:
+            self._add(source)
+        except OSError as error:
+            self._add_problem(source, error)
+
+    def _add(self, source: Path) -> None:
         if source.is_file():
             self._add_file(source)
         elif source.is_dir():
@@ -86,6 +92,16 @@ class _Found:
             )
 
     def _add_folder(self, path: Path, depth: int) -> None:
+        try:
+            if path.is_dir():
+                self._add_contents(path, depth)
+        except OSError as error:
+            self._add_problem(path, error)
+
+    def _add_problem(self, path: Path, error: OSError) -> None:
+        self.problems.append(f"Cannot read {path}: {reason(error)}.")
+
+    def _add_contents(self, path: Path, depth: int) -> None:
         # Studies come first: their folders may hold a machine.json too.
         is_comparison = (path / COMPARISON_FILE).is_file()
         if is_comparison:
@@ -97,18 +113,9 @@ class _Found:
             self.runs.setdefault(path.resolve(), path)
             return
         if depth:
-            for folder in self._folders(path):
-                self._add_folder(folder, depth - 1)
-
-    def _folders(self, path: Path) -> Iterator[Path]:
-        try:
-            entries = sorted(path.iterdir())
-        except OSError as error:
-            self.problems.append(f"Cannot read {path}: {reason(error)}.")
-            return
-        for entry in entries:
-            if not entry.name.startswith(".") and entry.is_dir():
-                yield entry
+            for entry in sorted(path.iterdir()):
+                if not entry.name.startswith("."):
+                    self._add_folder(entry, depth - 1)
 
     def _add_comparison(self, path: Path) -> None:
         try:

@@ -16,8 +16,9 @@ from protosphere.runs.arrays import ARRAYS_FILE, read_arrays
 from protosphere.runs.folder import Record, RunFolder, RunFolderError
 from protosphere.runs.metadata import DataMetadata, read_class_names
 from protosphere.runs.results import list_results
+from protosphere.storage.atomic import reason
 
-State = Literal["complete", "running", "incomplete"]
+State = Literal["complete", "running", "incomplete", "unknown"]
 # A folder with one of these is a run, even if the others are missing.
 _RUN_FILES = ("recipe.yaml", "metrics.jsonl", "machine.json")
 _SQUARE = ("class_cosines", "prototype_cosines", "confusion")
@@ -56,11 +57,13 @@ class _Reader:
         recipe = self._read_recipe()
         is_running = self.folder.is_locked()
         records = self._read_records(is_running)
-        has_evaluation = any(record.get("kind") == "evaluation" for record in records)
-        state = find_state(recipe, records, is_running=is_running)
+        state: State = "running" if is_running else "unknown"
+        if records is not None:
+            state = find_state(recipe, records, is_running=is_running)
+        records = records or ()
         if state == "incomplete" and section_value(recipe, "schedule", "epochs"):
             self.problems.insert(0, _describe_end(recipe, records))
-        arrays = self._read_arrays() if has_evaluation else {}
+        arrays = self._read_arrays(records)
         class_names = self._read_class_names()
         arrays = self._check_shapes(arrays, len(class_names))
         seed = recipe.get("seed")
@@ -103,16 +106,18 @@ class _Reader:
         self.problems.append(f"recipe.yaml is damaged: {consequence}.")
         return {}
 
-    def _read_records(self, is_running: bool) -> tuple[Record, ...]:
+    def _read_records(self, is_running: bool) -> tuple[Record, ...] | None:
+        """The records; None if nothing says how far the run has come."""
+        consequence = "curves and results are not available, nor how far the run has come"
         if not self.folder.metrics.exists():
             if not is_running:
-                self._miss("metrics.jsonl", "the run has no records")
-            return ()
+                self._miss("metrics.jsonl", consequence)
+            return None
         try:
             records, num_skipped = self.folder.read_records()
         except RunFolderError as error:
-            self._miss("metrics.jsonl", "the run has no records", error)
-            return ()
+            self._miss("metrics.jsonl", consequence, error)
+            return None
         kept = tuple(record for record in records if _is_record(record))
         num_skipped += len(records) - len(kept)
         if num_skipped and not is_running:  # The last line may be in the middle of being written.
@@ -121,7 +126,7 @@ class _Reader:
                 f"metrics.jsonl is damaged: {lines} could not be read and "
                 f"{'is' if num_skipped == 1 else 'are'} left out."
             )
-        return kept
+        return kept if kept or not num_skipped else None
 
     def _read_machine(self) -> Mapping[str, Any]:
         consequence = "device, package versions and commit are not known"
@@ -149,7 +154,10 @@ class _Reader:
             self._miss("classes.json", "classes have numbers instead of names", error)
             return ()
 
-    def _read_arrays(self) -> dict[str, NDArray[Any]]:
+    def _read_arrays(self, records: tuple[Record, ...]) -> dict[str, NDArray[Any]]:
+        has_evaluation = any(record.get("kind") == "evaluation" for record in records)
+        if not has_evaluation and not (self.folder.path / ARRAYS_FILE).exists():
+            return {}  # They come with the first evaluation.
         try:
             return read_arrays(self.folder)
         except RunFolderError as error:
@@ -176,7 +184,12 @@ class _Reader:
 
     def _read_results(self) -> dict[str, Mapping[str, Any]]:
         results: dict[str, Mapping[str, Any]] = {}
-        for path in list_results(self.folder):
+        try:
+            paths = list_results(self.folder)
+        except OSError as error:
+            self.problems.append(f"Cannot read benchmarks: {reason(error)}.")
+            return {}
+        for path in paths:
             try:
                 content = json.loads(path.read_text(encoding="utf-8"))
             except (OSError, ValueError, RecursionError):

@@ -22,7 +22,7 @@ class RunData:
         method: What is the same for runs that differ only in their seed: name of the recipe, with
             the settings that differ if several recipes have the same name.
         seed: Seed of the run; None if there is no recipe.
-        state: ``"complete"``, ``"running"`` or ``"incomplete"``.
+        state: ``"complete"``, ``"running"``, ``"incomplete"``, or ``"unknown"`` without records.
         recipe: Recipe as plain values; empty if it is missing.
         machine: Content of ``machine.json``; empty if it is missing.
         data: Content of ``data.json``; empty if it is missing.
@@ -37,7 +37,7 @@ class RunData:
     path: Path
     method: str
     seed: int | None
-    state: Literal["complete", "running", "incomplete"]
+    state: Literal["complete", "running", "incomplete", "unknown"]
     recipe: Mapping[str, Any] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -62,9 +62,11 @@ class ReportData:
         comparisons: Comparisons by their name in the report.
         sweeps: Sweeps by their name in the report.
         problems: Sources that could not be read, in one sentence each.
+        names_folders: Whether the folders of runs are named; not if they are about to be deleted.
     """
 
     runs: tuple[RunData, ...]
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
     sweeps: Mapping[str, SweepRecord] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    names_folders: bool = True

@@ -14,6 +14,7 @@ from protosphere.report.benchmark_rows import (
     seed_note,
 )
 from protosphere.report.content import Choice, Figure, Section, Table
+from protosphere.report.final_results import final_evaluation
 from protosphere.report.method_plots import Dots, Line, Style, draw_dots, draw_lines, method_styles
 from protosphere.report.names import find_differences
 from protosphere.report.sources import ReportData, RunData
@@ -155,12 +156,12 @@ def _values(benchmark: Benchmark) -> dict[tuple[str, str], float]:
 
 
 def _clean_accuracy(family: _Family, classifier: str) -> Summary | None:
-    """The accuracy at the last evaluation of the same recipe without noise."""
+    """The accuracy at the final evaluation of the same recipe without noise."""
     logged = _LOGGED.get(classifier)
     values = [
-        number(run.evaluations[-1], logged)
+        number(record, logged)
         for run in family.clean
-        if run.evaluations and logged is not None
+        if (record := final_evaluation(run)) is not None and logged is not None
     ]
     return summarize(value for value in values if value is not None)
 

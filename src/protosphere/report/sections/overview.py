@@ -2,41 +2,49 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from protosphere.report.benchmark_rows import describe_data
-from protosphere.report.content import Block, Note, Section, Table
+from protosphere.report.content import Block, Note, Section
 from protosphere.report.curves import Method, finite, group_methods
-from protosphere.report.final_results import counted_runs, final_evaluation, summarize_metric
+from protosphere.report.final_results import (
+    counted_runs,
+    describe_evaluations,
+    final_evaluation,
+    shows_last,
+    summarize_metric,
+)
 from protosphere.report.names import enumerate_names
 from protosphere.report.paper_reference import data_name, find_paper_result
 from protosphere.report.read_run import section_value
 from protosphere.report.run_shape import num_classes
+from protosphere.report.run_tables import (
+    UNKNOWN,
+    create_runs,
+    create_settings,
+    last_epoch,
+    package_version,
+)
 from protosphere.report.sources import ReportData, RunData
 from protosphere.report.summary_tables import Column, TableRow, create_table
 
-_ABSENT = "–"
-_UNKNOWN = "not recorded"
+_SEEDS = "Runs (seeds)"
 _METRICS = (
     ("accuracy", Column("Accuracy, %", "higher")),
     ("nearest_mean_accuracy", Column("Nearest mean, %", "higher")),
     ("nc1_ratio", Column("NC1: variance ratio", "lower", scale=1.0, digits=3)),
-    ("inter_effective_rank", Column("NC2: rank", scale=1.0, digits=1)),
+    # It is at most K−1, the rank at collapse.
+    ("inter_effective_rank", Column("NC2: rank", "higher", scale=1.0, digits=1)),
     ("nc2_angles", Column("NC2: angles", "lower", scale=1.0, digits=3)),
     ("nc3_cosine", Column("NC3: 1\u00a0−\u00a0cosine", "lower", scale=1.0, digits=4)),
-    ("nc4_agreement", Column("NC4: agreement, %", scale=100.0, digits=1)),
+    ("nc4_agreement", Column("NC4: agreement, %", "higher", scale=100.0, digits=1)),
 )
-# Column titles and where the setting is in a recipe.
-_SETTINGS = (
-    ("Loss", "loss", "name"),
-    ("Temperature", "loss", "temperature"),
-    ("Optimizer", "optimizer", "name"),
-    ("Learning rate", "optimizer", "lr"),
-    ("Weight decay", "optimizer", "weight_decay"),
-    ("Schedule", "schedule", "name"),
-    ("Epochs", "schedule", "epochs"),
-    ("Batch size", "training", "batch_size"),
-    ("Precision", "training", "precision"),
+_NEURAL_COLLAPSE = (
+    "Neural collapse is the geometry that a classifier approaches late in training: the features "
+    "of a class shrink to their class mean, the class means point in directions with equal angles "
+    "between them (a simplex), and the prototypes, which are the weights of the classifier, align "
+    "with the class means. The metrics NC1 to NC4 measure how close a run comes to it."
 )
 
 
@@ -52,12 +60,13 @@ def create_section(report: ReportData) -> Section:
     if any(run.evaluations for run in report.runs):
         blocks += _create_results(methods)
     if report.runs:
-        blocks += [_create_runs(report.runs)]
+        blocks += [create_runs(report)]
     if any(run.recipe for run in report.runs):
-        blocks += [_create_settings(methods)]
+        blocks += [create_settings(methods)]
     blocks += _describe_studies(report)
     blocks += _describe_problems(report.runs)
-    return Section("overview", "Overview", _introduce(report, methods), tuple(blocks))
+    intro = f"{_NEURAL_COLLAPSE} {_introduce(report, methods)}"
+    return Section("overview", "Overview", intro, tuple(blocks))
 
 
 def _introduce(report: ReportData, methods: Sequence[Method]) -> str:
@@ -65,23 +74,15 @@ def _introduce(report: ReportData, methods: Sequence[Method]) -> str:
         return "This report has no runs, only the records of studies."
     data = list(dict.fromkeys(filter(None, (data_name(run.recipe) for run in report.runs))))
     on = f", trained on {enumerate_names(data)}" if data else ""
-    which = _describe_evaluations(report.runs)
-    if len(report.runs) == 1:
-        return f"One run{on}, with the results of its {which}."
-    if len(methods) == len(report.runs):
-        return f"{len(report.runs)} runs{on}, with the results of the {which} of each."
-    return (
-        f"{len(report.runs)} runs of {len(methods)} methods{on}. Runs of one method differ only in "
-        f"their seed; results are those of the {which} of each run."
-    )
-
-
-def _describe_evaluations(runs: Sequence[RunData]) -> str:
-    """Which evaluations :func:`final_evaluation` returns."""
-    monitors = [section_value(run.recipe, "checkpoint", "monitor") is not None for run in runs]
-    if all(monitors):
-        return "best evaluation by the monitored metric"
-    return "last evaluation" + (", or the best one by a monitored metric," if any(monitors) else "")
+    number = "one run" if len(report.runs) == 1 else f"{len(report.runs)} runs"
+    if len(methods) < len(report.runs):
+        number += f" of {len(methods)} methods"
+    text = f"This report is about {number}{on}"
+    if len(methods) < len(report.runs):
+        text += "; runs of one method differ only in their seed"
+    if not any(run.evaluations for run in report.runs):
+        return f"{text}. There is no record of an evaluation."
+    return f"{text}. Results are those of the {describe_evaluations(report.runs)}."
 
 
 def _describe_states(runs: Sequence[RunData]) -> list[Block]:
@@ -89,13 +90,10 @@ def _describe_states(runs: Sequence[RunData]) -> list[Block]:
     for run in runs:
         if run.state == "running":
             epochs = section_value(run.recipe, "schedule", "epochs")
-            notes.append(Note(f"{run.name} is running: {_epoch(run)} of {epochs} epochs are done."))
+            notes.append(
+                Note(f"{run.name} is running: {last_epoch(run)} of {epochs} epochs are done.")
+            )
     return notes
-
-
-def _epoch(run: RunData) -> int:
-    epochs = (finite(record.get("epoch")) for record in run.records)
-    return round(max((epoch for epoch in epochs if epoch is not None), default=0))
 
 
 def _describe_studies(report: ReportData) -> list[Block]:
@@ -122,55 +120,64 @@ def _describe_studies(report: ReportData) -> list[Block]:
 
 
 def _describe_machine(machine: Any) -> str:
-    commit = machine.get("commit") or _UNKNOWN
-    return (
-        f"{machine.get('device') or _UNKNOWN}, torch {_version(machine, 'torch')}, commit {commit}"
-    )
+    device, commit = (machine.get(key) or UNKNOWN for key in ("device", "commit"))
+    return f"{device}, torch {package_version(machine, 'torch')}, commit {commit}"
 
 
 def _create_results(methods: Sequence[Method]) -> list[Block]:
+    has_seeds = any(len(counted_runs(method.runs)) > 1 for method in methods)
     papers = [find_paper_result(method.runs[0]) for method in methods]
     columns = [column for _, column in _METRICS] + [Column("Paper, %")]
     rows = [
         TableRow(
-            (method.name, describe_data(method.runs[0]), _split(method), _seeds(method)),
+            (
+                method.name,
+                describe_data(method.runs[0]),
+                _split(method),
+                _seeds(method, counts=has_seeds),
+            ),
             (
                 *(summarize_metric(method.runs, metric) for metric, _ in _METRICS),
                 None if paper is None else paper.accuracy,
             ),
-            comparable=(describe_data(method.runs[0]), _split(method), _classes(method.runs[0])),
+            comparable=(describe_data(method.runs[0]), _split(method), num_classes(method.runs[0])),
         )
         for method, paper in zip(methods, papers, strict=True)
     ]
-    has_seeds = any(len(method.runs) > 1 for method in methods)
     meaning = (
         "Accuracy of the head and of the nearest class mean on images that were not trained on, "
         "and metrics of collapse on the training images"
         + (", as mean ± sample standard deviation over seeds" if has_seeds else "")
-        + ("; the best value on the same data is bold." if len(methods) > 1 else ".")
     )
     table = create_table(
         "Results",
         meaning,
-        titles=("Method", "Data", "Images", "Seeds"),
+        titles=("Method", "Data", "Images", _SEEDS if has_seeds else "Seed"),
         columns=columns,
         rows=rows,
         optional=("Data", "Images"),
     )
-    return [table, *_explain_values(methods), *_explain_paper(methods)]
+    best = "; the best value on the same data is bold." if table.best else "."
+    return [
+        replace(table, meaning=meaning + best),
+        *_explain_values(methods),
+        *_explain_arrays(methods),
+        *_explain_paper(methods),
+    ]
 
 
 def _split(method: Method) -> str:
     return str((final_evaluation(method.runs[0]) or {}).get("split", "test"))
 
 
-def _seeds(method: Method) -> str:
-    """The seeds of the runs that count, each once; how often if a seed has several runs."""
-    counts = Counter(run.seed for run in counted_runs(method.runs))
-    return ", ".join(
-        ("?" if seed is None else str(seed)) + (f" (×{times})" if times > 1 else "")
-        for seed, times in counts.items()
+def _seeds(method: Method, *, counts: bool) -> str:
+    """The seeds of the runs that count, each once, after the number of these runs."""
+    runs = counted_runs(method.runs)
+    times = Counter("?" if run.seed is None else str(run.seed) for run in runs)
+    seeds = ", ".join(
+        seed + (f" ×{number}" if number > 1 else "") for seed, number in times.items()
     )
+    return f"{len(runs)} ({seeds})" if counts else seeds
 
 
 def _explain_values(methods: Sequence[Method]) -> list[Block]:
@@ -186,10 +193,29 @@ def _explain_values(methods: Sequence[Method]) -> list[Block]:
         parts.append(f"The rank is {ranks.pop()} at collapse, one less than the number of classes.")
     elif ranks:
         parts.append("The rank at collapse is one less than the number of classes.")
-    early = [method.name for method in methods if counted_runs(method.runs)[0].state != "complete"]
+    early = [
+        method.name
+        for method in methods
+        if counted_runs(method.runs)[0].state in ("running", "incomplete")
+    ]
     if early:
         parts.append(f"Not complete, so values so far: {enumerate_names(early)}.")
     return [Note(" ".join(parts))]
+
+
+def _explain_arrays(methods: Sequence[Method]) -> list[Block]:
+    """Which evaluation the figures of geometry and classes show, if it is another one."""
+    runs = [run for method in methods for run in counted_runs(method.runs)]
+    names = [run.name for run in runs if run.arrays and not shows_last(run)]
+    if not names:
+        return []
+    return [
+        Note(
+            "Figures of the geometry and of single classes show the last evaluation of "
+            f"{enumerate_names(names)} instead of the best one, as the run folder keeps only these "
+            "arrays."
+        )
+    ]
 
 
 def _explain_paper(methods: Sequence[Method]) -> list[Block]:
@@ -223,120 +249,6 @@ def _numbers(values: set[Any]) -> str:
             for value in sorted(values, key=lambda value: (finite(value) or 0.0, str(value)))
         ]
     )
-
-
-def _classes(run: RunData) -> str:
-    count = num_classes(run)
-    return _ABSENT if count is None else str(count)
-
-
-def _create_runs(runs: Sequence[RunData]) -> Table:
-    rows = tuple(
-        (
-            run.name,
-            _describe_state(run),
-            describe_data(run),
-            _classes(run),
-            _count(run.data.get("num_train")),
-            _count(run.data.get("num_eval")),
-            str(run.machine.get("device") or _UNKNOWN),
-            _version(run.machine, "torch"),
-            str(run.machine.get("commit") or _UNKNOWN),
-            str(run.path),
-        )
-        for run in runs
-    )
-    titles = (
-        "Run",
-        "State",
-        "Data",
-        "Classes",
-        "Training images",
-        "Evaluated images",
-        "Device",
-        "torch",
-        "Commit",
-        "Folder",
-    )
-    meaning = "Each run with its data, the device it was trained on, and the commit of protosphere."
-    return _without_common("Runs", meaning, titles, rows, always=("Run", "Folder"))
-
-
-def _describe_state(run: RunData) -> str:
-    epochs = section_value(run.recipe, "schedule", "epochs")
-    if run.state == "complete":
-        last, planned = _epoch(run), finite(epochs)
-        is_early = planned is not None and last < planned
-        return f"complete, stopped early at epoch {last}" if is_early else "complete"
-    return f"{run.state}, epoch {_epoch(run)} of {'?' if epochs is None else epochs}"
-
-
-def _count(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else _ABSENT
-
-
-def _version(machine: Any, package: str) -> str:
-    versions = machine.get("versions")
-    return str((versions.get(package) if isinstance(versions, dict) else None) or _UNKNOWN)
-
-
-def _create_settings(methods: Sequence[Method]) -> Table:
-    table = [
-        [
-            method.name,
-            _backbone(method.runs[0]),
-            *(_setting(method.runs[0], section, key) for _, section, key in _SETTINGS),
-        ]
-        for method in methods
-    ]
-    titles = ["Method", "Backbone", *(title for title, _, _ in _SETTINGS)]
-    meaning = "The main settings of each recipe; recipe.yaml in a run folder has all of them."
-    return _without_common("Settings", meaning, titles, table, always=("Method", "Loss"))
-
-
-def _without_common(
-    title: str,
-    meaning: str,
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    always: Sequence[str],
-) -> Table:
-    """A table in which columns with one value for all rows are a sentence instead."""
-    common = [
-        column
-        for column, name in enumerate(titles)
-        if name not in always
-        and len({row[column] for row in rows}) == 1
-        and (len(rows) > 1 or rows[0][column] == _ABSENT)
-    ]
-    kept = [column for column in range(len(titles)) if column not in common]
-    shown = [
-        f"{titles[column]}: {rows[0][column]}" for column in common if rows[0][column] != _ABSENT
-    ]
-    if shown:
-        meaning += f" The same for all: {'; '.join(shown)}."
-    return Table(
-        title,
-        meaning,
-        tuple(titles[column] for column in kept),
-        tuple(tuple(row[column] for column in kept) for row in rows),
-    )
-
-
-def _backbone(run: RunData) -> str:
-    backbone = section_value(run.recipe, "model", "backbone")
-    if not isinstance(backbone, dict):
-        return _ABSENT
-    pretrained = " (pretrained)" if backbone.get("pretrained") else ""
-    return f"{backbone.get('name')}{pretrained}"
-
-
-def _setting(run: RunData, section: str, key: str) -> str:
-    value = section_value(run.recipe, section, key)
-    if isinstance(value, float):
-        return f"{value:g}"
-    return _ABSENT if value is None else str(value)
 
 
 def _describe_problems(runs: Sequence[RunData]) -> list[Block]:
