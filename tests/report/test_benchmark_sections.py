@@ -353,7 +353,7 @@ def test_times_to_collapse_stand_beside_the_paper() -> None:
     )
     content = table(section, "Time to 95 % of neural collapse")
     assert column(content, "Method") == ["ce", "nonl", "nonl: paper"]
-    assert column(content, "Effective rank of weights") == ["never", "40.0", "34.6"]
+    assert column(content, "Effective rank of prototypes") == ["never", "40.0", "34.6"]
     assert bold(content) == ["40.0"]
     # The baseline is not compared with itself.
     assert column(table(section, "Time to the final value of the baseline"), "Method") == ["nonl"]
@@ -366,7 +366,7 @@ def test_times_to_collapse_stand_beside_the_paper() -> None:
 def test_a_metric_that_converges_with_some_seeds_only_says_so() -> None:
     runs = [_convergence("nonl", "b", 40.0), _convergence("nonl", "c", "never")]
     content = table(convergence.create_section(report_of(*runs)), "Time to 95 % of neural collapse")
-    assert column(content, "Effective rank of weights") == ["40.0, never in 1 of 2"]
+    assert column(content, "Effective rank of prototypes") == ["40.0, never in 1 of 2"]
 
 
 _SECTIONS: list[tuple[Callable[[ReportData], Section | None], str, dict[str, Any]]] = [

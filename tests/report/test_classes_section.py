@@ -16,6 +16,7 @@ from protosphere.report.class_accuracy import (
     worst_classes,
 )
 from protosphere.report.content import Note, Table
+from protosphere.report.sections import classes, geometry
 from protosphere.report.sections.classes import create_section
 from protosphere.report.sources import ReportData, RunData
 from support.report_runs import blocks_of, create_run, decode, find_figure, geometry_arrays, simplex
@@ -150,10 +151,32 @@ def test_runs_without_a_wrong_prediction() -> None:
 
 def test_runs_without_arrays_are_named() -> None:
     assert create_section(ReportData((create_run(arrays={}),))) is None
-    section = create_section(ReportData((create_run(), create_run("bare", arrays={}))))
+    without_classes = {
+        name: array for name, array in create_run().arrays.items() if name != "confusion"
+    }
+    section = create_section(ReportData((create_run(), create_run("bare", arrays=without_classes))))
     assert section is not None
     assert isinstance(section.blocks[-1], Note)
     assert "bare" in section.blocks[-1].text
+
+
+def test_runs_without_any_arrays_are_named_once() -> None:
+    report = ReportData((create_run(), create_run("bare", arrays={})))
+    notes = [
+        block.text
+        for module in (geometry, classes)
+        for block in getattr(module.create_section(report), "blocks", ())
+        if isinstance(block, Note)
+    ]
+    assert len(notes) == 1
+    assert notes[0].startswith("Geometry and results by class are not shown of bare")
+
+
+def test_one_wrong_prediction_has_a_scale_and_a_singular() -> None:
+    section = create_section(ReportData((_run([[3, 1], [0, 4]]),)))
+    figure = find_figure(section, "confusion-0")
+    assert (figure.data[0]["zmin"], figure.data[0]["zmax"]) == (0, 25)
+    assert "for the class of the lowest accuracy" in figure.meaning
 
 
 def test_many_runs_of_a_thousand_classes_stay_small() -> None:

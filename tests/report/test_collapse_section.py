@@ -17,10 +17,18 @@ from protosphere.metrics.convergence import (
 )
 from protosphere.report.colors import PALETTE
 from protosphere.report.content import Note, Section, Table
+from protosphere.report.sections import training
 from protosphere.report.sections.collapse import COLLAPSE_CURVES, create_section, run_curve
 from protosphere.report.sources import ReportData, RunData
 from support.report_content import drawn_texts
-from support.report_runs import blocks_of, create_run, decode, evaluations, find_figure
+from support.report_runs import (
+    blocks_of,
+    create_run,
+    decode,
+    evaluations,
+    find_figure,
+    geometry_arrays,
+)
 
 K, D, EPOCHS = 10, 10, 20
 
@@ -82,7 +90,37 @@ def test_the_six_panels_have_curves_thresholds_and_marks() -> None:
     lines = [trace for trace in figure.data if trace["name"] == "nonl"]
     assert len(lines) == 6
     assert sum(trace["showlegend"] for trace in lines) == 1
-    np.testing.assert_allclose(decode(lines[0]["x"])[-1], 100)
+    np.testing.assert_allclose(decode(lines[0]["x"])[-1], EPOCHS)
+    assert figure.layout["xaxis6"]["title"]["text"] == "epoch"
+
+
+def test_runs_that_differ_in_length_and_dimension_have_a_common_time_and_named_lines() -> None:
+    longer = create_run(
+        "longer",
+        num_classes=K,
+        records=evaluations(_metrics(6.0), every=2),
+        arrays=geometry_arrays(np.eye(K, 3 * D)),
+    )
+    figure = find_figure(create_section(ReportData((_run("nonl"), longer))), "collapse-curves")
+    assert figure.layout["xaxis6"]["title"]["text"] == "% of the run"
+    for name in ("nonl", "longer"):
+        line = next(trace for trace in figure.data if trace["name"] == name)
+        np.testing.assert_allclose(decode(line["x"])[-1], 100)
+    bounds = [trace for trace in figure.data if trace["name"] == "95 % of collapse"]
+    lines = {trace["text"][1]: trace["y"][0] for trace in bounds if trace["yaxis"] == "y5"}
+    assert lines == pytest.approx({f"d = {D}": 0.05 * D, f"d = {3 * D}": 0.15 * D})
+
+
+def test_runs_that_were_evaluated_once_are_named_once() -> None:
+    train = {"kind": "train", "epoch": 1, "loss": 1.0}
+    last = evaluations({"nc1_ratio": [0.1]})
+    for records, count in ([train, *last], 1), (last, 1):
+        report = ReportData((create_run(records=records),))
+        sections = [training.create_section(report), create_section(report)]
+        blocks = [block for section in sections if section for block in section.blocks]
+        notes = [block.text for block in blocks if isinstance(block, Note)]
+        assert sum("evaluated only once" in text for text in notes) == count
+        assert not any("`" in text for text in notes)
 
 
 def test_marks_have_the_color_of_their_method_and_names_are_no_markup() -> None:

@@ -92,6 +92,17 @@ def test_runs_without_records_are_named() -> None:
     assert create_section(ReportData((create_run("lost"),))) is None
 
 
+def test_either_all_lines_have_markers_or_none() -> None:
+    short, long = (create_run(f"run {n}", records=_train([1.0] * n)) for n in (20, 200))
+    for runs, expected in ((short,), {"lines+markers"}), ((short, long), {"lines"}):
+        figure = find_figure(create_section(ReportData(runs)), "training-loss")
+        assert {trace["mode"] for trace in figure.data} == expected
+    # A line of one point would not be visible.
+    young = create_run("young", records=_train([1.0]))
+    figure = find_figure(create_section(ReportData((long, young))), "training-loss")
+    assert [trace["mode"] for trace in figure.data] == ["lines", "lines+markers"]
+
+
 def test_methods_have_one_color_each_and_a_dash_when_colors_repeat() -> None:
     methods = group_methods([create_run(f"method {index}") for index in range(20)])
     assert len({(method.color, method.dash) for method in methods}) == 20

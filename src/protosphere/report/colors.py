@@ -13,7 +13,7 @@ PALETTE = (
     "#2f9e6e",  # green
     "#c2578f",  # pink
     "#8b6fd1",  # violet
-    "#b58a1b",  # ochre
+    "#75821a",  # olive
     "#1f9bb3",  # cyan
     "#d2504b",  # red
 )

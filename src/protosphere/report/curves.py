@@ -136,7 +136,7 @@ def note_without_curves(runs: Iterable[RunData]) -> Note | None:
     subject = f"{names[0]} was" if len(names) == 1 else f"{len(names)} runs were"
     return Note(
         f"{subject} evaluated only once, so that there is no curve over evaluations; "
-        "`evaluation.every` in a recipe is the number of epochs between evaluations."
+        "evaluation.every in a recipe is the number of epochs between evaluations."
     )
 
 
@@ -188,6 +188,7 @@ def curve_traces(
     *,
     x: str,
     y: str,
+    markers: bool = True,
     axes: Mapping[str, str] | None = None,
     in_legend: bool = True,
 ) -> list[dict[str, Any]]:
@@ -198,6 +199,7 @@ def curve_traces(
         curve: Mean of its runs.
         x: Text before and after the time on hover, with ``{}`` in its place.
         y: Text before and after the value on hover, with ``{}`` in its place.
+        markers: Whether points have markers; a single point always has one.
         axes: ``xaxis`` and ``yaxis`` of a figure with several axes.
         in_legend: Whether the legend has an entry; False if another trace of the method has it.
     """
@@ -228,7 +230,7 @@ def curve_traces(
     seeds = "<br>mean of %{customdata} seeds" if len(method.runs) > 1 else ""
     line: dict[str, Any] = {
         "type": "scatter",
-        "mode": "lines+markers" if len(times) <= _MAX_MARKERS else "lines",
+        "mode": "lines+markers" if markers or len(times) == 1 else "lines",
         "name": method.label,
         "x": encode(times),
         "y": encode(mean),
@@ -244,6 +246,15 @@ def curve_traces(
     if seeds:
         line["customdata"] = encode(curve.counts[chosen])
     return [*traces, line]
+
+
+def have_markers(curves: Iterable[Curve]) -> bool:
+    """Return whether the lines of a figure have markers: if no curve has too many points for them.
+
+    Args:
+        curves: The curves of the figure.
+    """
+    return all(len(curve.times) <= _MAX_MARKERS for curve in curves)
 
 
 def with_opacity(color: str, opacity: float) -> str:

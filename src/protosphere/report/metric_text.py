@@ -5,6 +5,15 @@ from collections.abc import Iterable
 
 _MOST_DECIMALS = 6
 
+# Metrics with thresholds of convergence, in the order of the paper's Figure 2 and Table 7.
+CONVERGENCE_METRICS = {
+    "weight_instance_alignment": "‖prototype − sample‖²",
+    "weight_class_alignment": "‖prototype − class mean‖²",
+    "weights_effective_rank": "Effective rank of prototypes",
+    "intra_effective_rank": "Effective rank within classes",
+    "inter_effective_rank": "Effective rank of class means",
+}
+
 
 def is_percentage(metric: str) -> bool:
     """Return whether tables and pictures show a metric in percent.

@@ -24,6 +24,9 @@ _SHAPES: Mapping[str, tuple[str | int, ...]] = {
     "samples_3d": ("n", 3),
     "sample_labels": ("n",),
 }
+# What the sections on geometry and on classes need.
+GEOMETRY_ARRAYS = ("class_means", "class_cosines", "prototype_cosines")
+CLASS_ARRAYS = ("confusion", "class_confidence")
 # With more runs than this, one run of each method is shown in menus.
 _MAX_RUNS = 20
 
@@ -95,6 +98,21 @@ def menu_of_runs(name: str, runs: Sequence[RunData], figures: Sequence[Figure]) 
     return Choice(name, "Run", tuple(zip((run.name for run in runs), figures, strict=True)))
 
 
+def lack_alike(runs: Iterable[RunData]) -> bool:
+    """Return whether the runs without arrays of geometry are those without arrays of classes.
+
+    One note is enough for them, if another run has the arrays.
+
+    Args:
+        runs: All runs.
+    """
+    found = [
+        [find_arrays(run, names) is not None for names in (GEOMETRY_ARRAYS, CLASS_ARRAYS)]
+        for run in runs
+    ]
+    return all(geometry == classes for geometry, classes in found) and any(map(any, found))
+
+
 def describe_missing(runs: Iterable[RunData], names: Iterable[str], what: str) -> Note | None:
     """Return a note on the runs that do not have the arrays; None if all of them have.
 
@@ -112,7 +130,7 @@ def describe_missing(runs: Iterable[RunData], names: Iterable[str], what: str) -
         shown += f" and {len(missing) - 8} more"
     return Note(
         f"{what} of {shown}: {ARRAYS_FILE} is missing in the run folder or does not fit its "
-        "classes. `protosphere train` writes the file at each evaluation; it can be copied from "
+        "classes. protosphere train writes the file at each evaluation; it can be copied from "
         "the machine that trained the run.",
         kind="missing",
     )

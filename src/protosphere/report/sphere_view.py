@@ -16,7 +16,7 @@ from protosphere.report.typed_arrays import encode
 
 _ARRAYS = ("class_means", "means_3d", "prototypes_3d", "samples_3d", "sample_labels")
 # Ten classes have a color at a time; more colors are hard to tell apart.
-_COLORS = (*PALETTE, "#7d9433", "#9c6b4f")
+_COLORS = (*PALETTE, "#b58a1b", "#9c6b4f")
 _OTHERS = "#a3abb6"
 # The unit sphere is drawn unless the points would be tiny in it.
 _SMALL_RADIUS = 0.4

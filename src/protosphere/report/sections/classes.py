@@ -17,10 +17,12 @@ from protosphere.report.content import Block, Figure, Note, Section, Table
 from protosphere.report.curves import LEGEND, Method, finite, group_methods, shorten
 from protosphere.report.plotly_text import plain
 from protosphere.report.run_arrays import (
+    CLASS_ARRAYS,
     choose_runs,
     describe_choice,
     describe_missing,
     find_arrays,
+    lack_alike,
     menu_of_runs,
 )
 from protosphere.report.run_shape import names_of_classes, unique_labels
@@ -28,7 +30,6 @@ from protosphere.report.sources import ReportData, RunData
 from protosphere.report.typed_arrays import encode
 
 _WORST, _MAX_COLUMNS = 20, 30
-_NEEDED = ("confusion", "class_confidence")
 # Rows of the table of worst classes, shared by the runs.
 _MAX_ROWS, _MAX_ROWS_OF_RUN = 60, 10
 # Class counts in one proportion are not a long tail: splits round them.
@@ -43,7 +44,7 @@ def create_section(report: ReportData) -> Section | None:
         report: The runs.
     """
     methods = group_methods(report.runs)
-    runs = choose_runs(methods, _NEEDED)
+    runs = choose_runs(methods, CLASS_ARRAYS)
     if not runs:
         return None
     blocks: list[Block] = [_create_sorted(methods)]
@@ -55,8 +56,9 @@ def create_section(report: ReportData) -> Section | None:
         _create_confidence(index, run, colors[run.method]) for index, run in enumerate(runs)
     ]
     blocks.append(menu_of_runs("class-confidences", runs, confidences))
-    note = describe_missing(report.runs, _NEEDED, "Results by class are not shown")
-    blocks += [] if note is None else [note]
+    note = describe_missing(report.runs, CLASS_ARRAYS, "Results by class are not shown")
+    # Otherwise, the section on geometry has the note.
+    blocks += [] if note is None or lack_alike(report.runs) else [note]
     return Section(
         "classes",
         "Classes",
@@ -67,14 +69,14 @@ def create_section(report: ReportData) -> Section | None:
 
 
 def _arrays(run: RunData) -> dict[str, NDArray[Any]]:
-    arrays = find_arrays(run, _NEEDED)
+    arrays = find_arrays(run, CLASS_ARRAYS)
     assert arrays is not None  # Only runs with arrays are chosen.
     return arrays
 
 
 def _mean_accuracies(method: Method) -> tuple[RunData, NDArray[np.float64]] | None:
     """A run of the method and the accuracy of each class, the mean over runs of these classes."""
-    runs = [run for run in method.runs if find_arrays(run, _NEEDED) is not None]
+    runs = [run for run in method.runs if find_arrays(run, CLASS_ARRAYS) is not None]
     if not runs:
         return None
     accuracies = [class_accuracies(_arrays(run)["confusion"]) for run in runs]
@@ -239,18 +241,25 @@ def _create_confusion(index: int, run: RunData) -> Figure:
         "y": [f"{names[one.index]} ({100 * one.accuracy:.0f} %)" for one in worst],
         "colorscale": [list(stop) for stop in SEQUENTIAL],
         "zmin": 0,
+        # A single class has one value, or none.
+        "zmax": max(float(np.nanmax(percent, initial=0)), 1.0),
         "colorbar": color_bar("% of the images of the class"),
         "xgap": 0.5,
         "ygap": 0.5,
         "hovertemplate": "%{y}<br>%{z:.1f} % predicted as %{x}<extra></extra>",
         "hoverongaps": False,
     }
+    weakest = (
+        "the class of the lowest accuracy (the row, with its accuracy)"
+        if len(rows) == 1
+        else f"the {len(rows)} classes of the lowest accuracy (rows, with their accuracy)"
+    )
     axis = {"type": "category", "showgrid": False, "automargin": True}
     return Figure(
         f"confusion-{index}",
         f"Confusion of the worst classes: {run.name}",
-        f"Wrong predictions for the {len(rows)} classes of the lowest accuracy (rows, with their "
-        "accuracy), in percent of the images of the class; correct predictions are left blank.",
+        f"Wrong predictions for {weakest}, in percent of the images of the class; correct "
+        "predictions are left blank.",
         (trace,),
         {
             "xaxis": axis

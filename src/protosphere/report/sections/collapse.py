@@ -22,24 +22,19 @@ from protosphere.report.curves import (
     finite,
     group_methods,
     has_curve,
+    have_markers,
     mean_curve,
     note_without_curves,
     read_series,
     shorten,
 )
+from protosphere.report.metric_text import CONVERGENCE_METRICS
 from protosphere.report.plotly_text import plain
 from protosphere.report.run_shape import feature_dim, num_classes
 from protosphere.report.sources import ReportData, RunData
 
 # In the order of the paper's figure.
-COLLAPSE_CURVES = {
-    "train_accuracy": "Training accuracy",
-    "weight_instance_alignment": "Weight–instance alignment",
-    "weight_class_alignment": "Weight–class alignment",
-    "weights_effective_rank": "Effective rank of weights",
-    "intra_effective_rank": "Intra-class effective rank",
-    "inter_effective_rank": "Inter-class effective rank",
-}
+COLLAPSE_CURVES = {"train_accuracy": "Training accuracy", **CONVERGENCE_METRICS}
 _COLUMNS = 3
 
 
@@ -58,6 +53,14 @@ class RunCurve(NamedTuple):
     reached: tuple[float, float] | None
 
 
+class _Bound(NamedTuple):
+    """A threshold of some runs."""
+
+    value: float
+    size: str
+    methods: list[str]
+
+
 def create_section(report: ReportData) -> Section | None:
     """Return the section on neural collapse, or None if no run has measured a metric of it.
 
@@ -66,7 +69,9 @@ def create_section(report: ReportData) -> Section | None:
     """
     methods = group_methods(report.runs)
     metrics = create_metrics(methods)
-    single = note_without_curves(report.runs) if metrics is not None else None
+    # The section on training has the note, if there is one.
+    is_noted = any(record.get("kind") == "train" for run in report.runs for record in run.records)
+    single = None if metrics is None or is_noted else note_without_curves(report.runs)
     parts = (_create_figure(methods), single, metrics, create_conditions(methods))
     blocks: list[Block] = [block for block in parts if block is not None]
     if not blocks:
@@ -75,7 +80,7 @@ def create_section(report: ReportData) -> Section | None:
     if unevaluated:
         text = (
             f"There is no evaluation of {', '.join(unevaluated)}: metrics of collapse are measured "
-            "at each evaluation, the first of which is after `evaluation.every` epochs."
+            "at each evaluation, the first of which is after evaluation.every epochs."
         )
         blocks.append(Note(text, kind="missing"))
     has_seeds = any(len(method.runs) > 1 for method in methods)
@@ -138,36 +143,47 @@ def _create_figure(methods: Sequence[Method]) -> Figure | None:
     traces: list[dict[str, Any]] = []
     layout: dict[str, Any] = {"annotations": [], "hovermode": "closest", "legend": LEGEND}
     rows = math.ceil(len(COLLAPSE_CURVES) / _COLUMNS)
+    runs = [run for method in methods for run in method.runs if has_curve(run)]
+    lengths = {length for run in runs if (length := _run_length(run)) is not None}
+    # Runs of different lengths are comparable by the percentage of the run.
+    length = lengths.pop() if len(lengths) == 1 else None
     named: set[str] = set()
     for index, (metric, title) in enumerate(COLLAPSE_CURVES.items()):
         suffix = "" if index == 0 else str(index + 1)
         axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
-        bounds: dict[float, list[str]] = {}
+        bounds: dict[float, _Bound] = {}
         marks: list[dict[str, Any]] = []
-        for method in methods:
-            curves = [
-                curve
+        curves = [
+            [
+                (run, _scaled(curve, metric, length))
                 for run in method.runs
                 if has_curve(run) and (curve := run_curve(run, metric)) is not None
             ]
+            for method in methods
+        ]
+        means = [mean_curve(curve.points for _, curve in of_method) for of_method in curves]
+        for method, mean, of_method in zip(methods, means, curves, strict=True):
             drawn = curve_traces(
                 method,
-                mean_curve(_scaled(curve.points, metric) for curve in curves),
-                x="{} % of the run",
-                y=f"{title.lower()} {{}}" + (" %" if metric == "train_accuracy" else ""),
+                mean,
+                x="{} % of the run" if length is None else "epoch {}",
+                y=f"{title} {{}}" + (" %" if metric == "train_accuracy" else ""),
+                markers=have_markers(means),
                 axes=axes,
                 in_legend=method.name not in named,
             )
             named |= {method.name} if drawn else set()
             traces += drawn
-            marks += _create_marks(method, curves, axes)
-            for curve in curves:
+            marks += _create_marks(method, [curve for _, curve in of_method], axes, length)
+            for run, curve in of_method:
                 if curve.threshold is not None:
-                    bounds.setdefault(float(curve.threshold.value), []).append(method.name)
-        for bound, names in bounds.items():
-            traces.append(_create_bound(bound, names, axes, is_only=len(bounds) == 1))
+                    value = float(curve.threshold.value)
+                    bound = bounds.setdefault(value, _Bound(value, _describe_size(run, metric), []))
+                    bound.methods.append(method.name)
+        for bound in bounds.values():
+            traces.append(_create_bound(bound, axes, length, is_only=len(bounds) == 1))
         traces += marks
-        layout |= _create_axes(index, rows, suffix, metric)
+        layout |= _create_axes(index, rows, suffix, metric, length)
         layout["annotations"].append(_create_title(f"({'abcdef'[index]}) {title}", axes))
     if not any("hovertemplate" in trace for trace in traces):
         return None
@@ -176,23 +192,37 @@ def _create_figure(methods: Sequence[Method]) -> Figure | None:
     return Figure(
         "collapse-curves",
         "Convergence to neural collapse",
-        "The six metrics of the paper's Figure 2 over the run, measured on training images: dashed "
-        "lines are 95 % of neural collapse, and a circle is where the moving average of a run "
-        "enters it to stay.",
+        "The six metrics of Figure 2 of the paper Neural Collapse by Design over the run, measured "
+        "on training images: dashed lines are 95 % of neural collapse, which is 0.1 (5 % of the "
+        "largest value) in (b) and (c), 95 % of K−1 for K classes in (d) and (f), and 5 % of the "
+        "dimension d of the features in (e); a circle is where the moving average of a run enters "
+        "it to stay.",
         tuple(traces),
         layout,
         height=290 * rows + 60,
     )
 
 
-def _scaled(points: list[tuple[float, float]], metric: str) -> list[tuple[float, float]]:
-    if metric != "train_accuracy":
-        return points
-    return [(time, 100 * value) for time, value in points]
+def _scaled(curve: RunCurve, metric: str, length: float | None) -> RunCurve:
+    """The curve in epochs, if the length of the runs is given; accuracy in percent."""
+    time = 1.0 if length is None else length / 100
+    value = 100.0 if metric == "train_accuracy" else 1.0
+    return RunCurve(
+        [(time * x, value * y) for x, y in curve.points],
+        curve.threshold,
+        None if curve.reached is None else (time * curve.reached[0], curve.reached[1]),
+    )
+
+
+def _describe_size(run: RunData, metric: str) -> str:
+    """What a threshold depends on."""
+    if metric == "intra_effective_rank":
+        return f"d = {feature_dim(run)}"
+    return f"K = {num_classes(run)}"
 
 
 def _create_marks(
-    method: Method, curves: Sequence[RunCurve], axes: Mapping[str, str]
+    method: Method, curves: Sequence[RunCurve], axes: Mapping[str, str], length: float | None
 ) -> list[dict[str, Any]]:
     reached = [curve.reached for curve in curves if curve.reached is not None]
     if not reached:
@@ -211,8 +241,9 @@ def _create_marks(
                 "line": {"width": 2.5, "color": method.color},
             },
             "meta": plain(method.name),
-            "hovertemplate": "%{fullData.meta}<br>95 % of collapse after %{x:.4~g} % of the run"
-            "<extra></extra>",
+            "hovertemplate": "%{fullData.meta}<br>95 % of collapse after "
+            + ("%{x:.4~g} % of the run" if length is None else "epoch %{x:.4~g}")
+            + "<extra></extra>",
             "legendgroup": plain(method.name),
             "showlegend": False,
             "cliponaxis": False,
@@ -222,19 +253,24 @@ def _create_marks(
 
 
 def _create_bound(
-    bound: float, names: Sequence[str], axes: Mapping[str, str], *, is_only: bool
+    bound: _Bound, axes: Mapping[str, str], length: float | None, *, is_only: bool
 ) -> dict[str, Any]:
-    """A dashed line at a threshold, which depends on the classes and the dimension of a run."""
-    methods = "" if is_only else f"<br>{plain(shorten(', '.join(dict.fromkeys(names)), 80))}"
+    """A dashed line at a threshold; one of several says which classes or dimension it is for."""
+    names = ", ".join(dict.fromkeys(bound.methods))
+    methods = "" if is_only else f" for {bound.size}<br>{plain(shorten(names, 80))}"
+    end = 100 if length is None else length
     return {
         "type": "scatter",
-        "mode": "lines",
+        "mode": "lines" if is_only else "lines+text",
         "name": "95 % of collapse",
-        "x": [0, 100],
-        "y": [bound, bound],
+        "x": [0, end],
+        "y": [bound.value, bound.value],
+        "text": ["", "" if is_only else bound.size],
+        "textposition": "top left",
+        "textfont": {"size": 10},
         "line": {"color": NEUTRAL, "dash": "dash", "width": 1.5},
         "meta": methods,
-        "hovertemplate": f"95 % of collapse: {bound:.4g}%{{fullData.meta}}<extra></extra>",
+        "hovertemplate": f"95 % of collapse: {bound.value:.4g}%{{fullData.meta}}<extra></extra>",
         "legendgroup": "95 % of collapse",
         "showlegend": False,
         **axes,
@@ -248,7 +284,9 @@ def _name_once(traces: Sequence[dict[str, Any]], name: str) -> None:
         first["showlegend"] = True
 
 
-def _create_axes(index: int, rows: int, suffix: str, metric: str) -> dict[str, Any]:
+def _create_axes(
+    index: int, rows: int, suffix: str, metric: str, length: float | None
+) -> dict[str, Any]:
     """The axes of a cell of the grid; the lowest row has the title of the time."""
     row, column = divmod(index, _COLUMNS)
     gap_x, gap_y = 0.08, 0.12
@@ -258,11 +296,11 @@ def _create_axes(index: int, rows: int, suffix: str, metric: str) -> dict[str, A
     x_axis: dict[str, Any] = {
         "domain": [left, left + width],
         "anchor": f"y{suffix}",
-        "range": [0, 103],
-        "tickvals": [0, 25, 50, 75, 100],
+        "range": [0, 1.03 * (100 if length is None else length)],
     }
+    x_axis |= {"tickvals": [0, 25, 50, 75, 100]} if length is None else {"nticks": 6}
     if row == rows - 1:
-        x_axis["title"] = {"text": "% of the run"}
+        x_axis["title"] = {"text": "% of the run" if length is None else "epoch"}
     y_axis = {"domain": [top - height, top], "anchor": f"x{suffix}", "rangemode": "tozero"}
     if metric == "train_accuracy":
         y_axis["ticksuffix"] = " %"

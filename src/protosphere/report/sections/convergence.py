@@ -13,18 +13,11 @@ from protosphere.report.benchmark_rows import (
 )
 from protosphere.report.content import Block, Figure, Note, Section, Table
 from protosphere.report.method_plots import Dots, Style, draw_dots, method_styles
+from protosphere.report.metric_text import CONVERGENCE_METRICS
 from protosphere.report.sources import ReportData
 from protosphere.report.summaries import Summary, format_summary, summarize
 from protosphere.report.summary_tables import Column, TableRow, create_table
 
-# In the order of the paper's table.
-_METRICS = {
-    "weight_instance_alignment": "Weight–instance alignment",
-    "weight_class_alignment": "Weight–class alignment",
-    "weights_effective_rank": "Effective rank of weights",
-    "intra_effective_rank": "Intra-class effective rank",
-    "inter_effective_rank": "Inter-class effective rank",
-}
 _TO_COLLAPSE = "percent_to_collapse"
 _OF_BASELINE = "percent_of_baseline"
 
@@ -59,7 +52,8 @@ def create_section(report: ReportData) -> Section | None:
         "convergence",
         "Convergence to neural collapse",
         "How much of a run passes until the moving average of a metric reaches 95 % of neural "
-        "collapse and stays there (the paper's Table 7). Lower is faster.",
+        "collapse and stays there (Table 7 of the paper Neural Collapse by Design). Lower is "
+        "faster.",
         (
             *blocks,
             *([] if caveat is None else [caveat]),
@@ -73,9 +67,11 @@ def _find_metrics(groups: Sequence[MethodResults]) -> dict[str, str]:
     found = dict.fromkeys(
         row["metric"] for group in groups for one in group.benchmarks for row in one.rows
     )
-    known = [name for name in _METRICS if name in found]
-    others = [name for name in found if name not in _METRICS]
-    return {name: _METRICS.get(name, name.replace("_", " ")) for name in [*known, *others]}
+    known = [name for name in CONVERGENCE_METRICS if name in found]
+    others = [name for name in found if name not in CONVERGENCE_METRICS]
+    return {
+        name: CONVERGENCE_METRICS.get(name, name.replace("_", " ")) for name in [*known, *others]
+    }
 
 
 def _times(group: MethodResults, metric: str, field: str) -> tuple[list[float], int, int]:

@@ -19,16 +19,19 @@ from protosphere.report.curves import (
     Method,
     curve_traces,
     group_methods,
+    have_markers,
     mean_curve,
     shorten,
     with_opacity,
 )
 from protosphere.report.plotly_text import plain
 from protosphere.report.run_arrays import (
+    GEOMETRY_ARRAYS,
     choose_runs,
     describe_choice,
     describe_missing,
     find_arrays,
+    lack_alike,
     menu_of_runs,
 )
 from protosphere.report.sources import ReportData, RunData
@@ -42,8 +45,7 @@ def create_section(report: ReportData) -> Section | None:
         report: The runs.
     """
     methods = group_methods(report.runs)
-    needed = ("class_means", *COSINES)
-    runs = choose_runs(methods, needed)
+    runs = choose_runs(methods, GEOMETRY_ARRAYS)
     if not runs:
         return None
     viewed = [run for run in runs if has_view(run)]
@@ -55,7 +57,8 @@ def create_section(report: ReportData) -> Section | None:
     if viewed:
         views = [create_view(run, f"sphere-{index}") for index, run in enumerate(viewed)]
         blocks.append(menu_of_runs("sphere-views", viewed, views))
-    note = describe_missing(report.runs, needed, "Cosines, spectrum and 3-D view are not shown")
+    what = "Geometry and results by class are" if lack_alike(report.runs) else "Geometry is"
+    note = describe_missing(report.runs, GEOMETRY_ARRAYS, f"{what} not shown")
     if note is not None:
         blocks.append(note)
     return Section(
@@ -118,7 +121,7 @@ def _create_distribution(runs: Sequence[RunData]) -> Figure:
 
 
 def _create_spectrum(methods: Sequence[Method]) -> Figure:
-    traces: list[dict[str, Any]] = []
+    curves = []
     most = 0
     for method in methods:
         series = []
@@ -128,9 +131,12 @@ def _create_spectrum(methods: Sequence[Method]) -> Figure:
                 spectrum = mean_spectrum(arrays["class_means"])
                 series.append([(float(i), float(v)) for i, v in enumerate(spectrum, start=1)])
                 most = max(most, len(arrays["class_means"]) - 1)
-        traces += curve_traces(
-            method, mean_curve(series), x="direction {}", y="{} of a simplex’s singular value"
-        )
+        curves.append(mean_curve(series))
+    markers = have_markers(curves)
+    traces: list[dict[str, Any]] = []
+    for method, curve in zip(methods, curves, strict=True):
+        y = "{} of a simplex’s singular value"
+        traces += curve_traces(method, curve, x="direction {}", y=y, markers=markers)
     traces.append(
         {
             "type": "scatter",

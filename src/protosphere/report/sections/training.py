@@ -10,6 +10,7 @@ from protosphere.report.curves import (
     curve_traces,
     group_methods,
     has_curve,
+    have_markers,
     mean_curve,
     note_without_curves,
     read_series,
@@ -114,7 +115,7 @@ def _plots(report: ReportData) -> tuple[_Plot, ...]:
 
 
 def _create_figure(plot: _Plot, methods: tuple[Method, ...]) -> Figure | None:
-    traces: list[dict[str, Any]] = []
+    curves = []
     for method in methods:
         series = []
         for run in method.runs:
@@ -123,7 +124,11 @@ def _create_figure(plot: _Plot, methods: tuple[Method, ...]) -> Figure | None:
             records = [record for record in run.records if record.get("kind") == plot.kind]
             points = read_series(records, plot.key)
             series.append([(epoch, plot.scale * value) for epoch, value in points])
-        traces += curve_traces(method, mean_curve(series), x="epoch {}", y=plot.hover)
+        curves.append(mean_curve(series))
+    markers = have_markers(curves)
+    traces: list[dict[str, Any]] = []
+    for method, curve in zip(methods, curves, strict=True):
+        traces += curve_traces(method, curve, x="epoch {}", y=plot.hover, markers=markers)
     if not traces:
         return None
     layout = {
