@@ -71,5 +71,9 @@ def test_a_report_that_cannot_be_written_does_not_lose_the_results(tmp_path: Pat
         write_run(tmp_path / loss, name=f"digits-{loss}")
     written = _write_report(tmp_path, tmp_path / "report.html")
     assert written == f"Report with figures, for a browser: {tmp_path / 'report.html'}"
+    assert str(tmp_path / "nonl") in (tmp_path / "report.html").read_text(encoding="utf-8")
+    # Folders that are deleted with the end of the demo are not named.
+    _write_report(tmp_path, tmp_path / "report.html", names_folders=False)
+    assert str(tmp_path) not in (tmp_path / "report.html").read_text(encoding="utf-8")
     refused = _write_report(tmp_path, tmp_path / "absent/report.html")
     assert refused.startswith("There is no report with figures: cannot write ")

@@ -143,7 +143,7 @@ def test_results_are_those_of_the_checkpoint_that_evaluate_loads(
     record = final_evaluation(run)
     assert record is not None
     assert record["step"] == step
-    assert f"Results are those of the {words}." in section_of(run).intro
+    assert f"Results are those of the {words}." in notes(section_of(run))
     # In training, the same evaluation is found by the recipe.
     best = find_best(CheckpointSettings(monitor=monitor), records)
     assert (step if best is None else best.step) == step
@@ -201,8 +201,8 @@ def test_every_report_says_what_neural_collapse_is() -> None:
 
 def test_a_run_without_evaluations_has_no_results_of_one() -> None:
     section = section_of(create_run("a"))
-    assert "There is no record of an evaluation." in section.intro
-    assert "last evaluation" not in section.intro
+    assert "There is no record of an evaluation." in notes(section)
+    assert "last evaluation" not in notes(section)
 
 
 def test_folders_that_are_not_kept_are_not_named() -> None:

@@ -66,14 +66,15 @@ def demo(
         folder = out or Path(temporary)
         results = {title: _train(loss, folder / loss, epochs) for loss, title in _TITLES.items()}
         comparison = _compare_probes(folder / "scl")
-        report = _write_report(folder, Path(_REPORT) if out is None else out / "report.html")
+        path = Path(_REPORT) if out is None else out / "report.html"
+        report = _write_report(folder, path, names_folders=out is not None)
     _print_table(console, results)
     console.print(comparison)
     _print_next_commands(out)
     echo(report)
 
 
-def _write_report(folder: Path, path: Path) -> str:
+def _write_report(folder: Path, path: Path, *, names_folders: bool = True) -> str:
     """Write the report of the runs, and return where it is or why there is none."""
     from protosphere.cli.report import check_packages
     from protosphere.storage.errors import StorageError
@@ -82,7 +83,7 @@ def _write_report(folder: Path, path: Path) -> str:
         check_packages()
         from protosphere.report.create import write_report
 
-        write_report([folder / loss for loss in _TITLES], path)
+        write_report([folder / loss for loss in _TITLES], path, names_folders=names_folders)
     except (ImportError, StorageError) as error:  # The table is still worth the minutes.
         return f"There is no report with figures: {error}"
     return f"Report with figures, for a browser: {path}"

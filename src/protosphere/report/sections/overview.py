@@ -55,7 +55,8 @@ def create_section(report: ReportData) -> Section:
         report: Runs, comparisons and sweeps.
     """
     methods = group_methods(report.runs)
-    blocks: list[Block] = [Note(text, "missing") for text in report.problems]
+    blocks: list[Block] = [Note(_introduce(report, methods))]
+    blocks += [Note(text, "missing") for text in report.problems]
     blocks += _describe_states(report.runs)
     if any(run.evaluations for run in report.runs):
         blocks += _create_results(methods)
@@ -65,8 +66,7 @@ def create_section(report: ReportData) -> Section:
         blocks += [create_settings(methods)]
     blocks += _describe_studies(report)
     blocks += _describe_problems(report.runs)
-    intro = f"{_NEURAL_COLLAPSE} {_introduce(report, methods)}"
-    return Section("overview", "Overview", intro, tuple(blocks))
+    return Section("overview", "Overview", _NEURAL_COLLAPSE, tuple(blocks))
 
 
 def _introduce(report: ReportData, methods: Sequence[Method]) -> str:
