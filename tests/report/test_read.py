@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -238,15 +238,24 @@ def test_a_folder_that_cannot_be_read_is_a_problem_beside_the_runs(
 ) -> None:
     """The superuser can read every folder, so that the refusal is simulated."""
     write_run(tmp_path / "good")
-    write_run(tmp_path / "locked")
-    stat = Path.stat
+    (tmp_path / "locked").mkdir()
+    stat, iterdir = Path.stat, Path.iterdir
 
-    def refuse(path: Path, **options: bool) -> os.stat_result:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    def refuse_stat(path: Path, **options: bool) -> os.stat_result:
         if path == tmp_path / locked:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            refuse(path)
         return stat(path, **options)
 
-    monkeypatch.setattr(Path, "stat", refuse)
+    def refuse_list(path: Path) -> Iterator[Path]:
+        if path == tmp_path / "locked":
+            refuse(path)
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "stat", refuse_stat)
+    monkeypatch.setattr(Path, "iterdir", refuse_list)
     report = read_sources([tmp_path])
     assert [run.path.name for run in report.runs] == ["good"]
     assert [problem.lower() for problem in report.problems] == [
