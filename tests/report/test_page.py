@@ -162,7 +162,7 @@ def test_cells_of_numbers_are_aligned_and_the_best_is_bold() -> None:
             )
         ],
     )
-    assert '<td class="number"><strong>72.1 ± 0.2</strong></td>' in page
+    assert '<td class="number"><strong>72.1 ±\u00a00.2</strong></td>' in page
     assert '<td class="number">–</td>' in page
     assert "<td>2.15.0</td>" in page
     assert '<th scope="row"><span>ce</span></th>' in page

@@ -316,6 +316,7 @@ def test_differences_to_a_baseline_have_their_intervals_and_seeds() -> None:
         differences=(row,),
     )  # fmt: skip
     (axes,) = plot_comparison(comparison, ["accuracy"]).axes
+    assert axes.get_title(loc="left") == f"accuracy, {comparison.split} images"
     seeds, interval, mean, _ = (np.asarray(line.get_xdata()).tolist() for line in axes.lines)
     assert seeds == pytest.approx([10, 30])
     assert interval == pytest.approx([5, 35])

@@ -7,7 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protosphere.report.phase_diagram import best_region, create_diagram, describe_region
+from protosphere.report.phase_diagram import (
+    best_region,
+    create_diagram,
+    describe_region,
+    log_ticks,
+)
 from protosphere.report.sweep_page import write_sweep_page
 from protosphere.runs.sweeps import SweepRecord, SweepTrial
 from protosphere.studies.plots.figures import write_figure
@@ -144,6 +149,33 @@ def test_pages_and_pictures_of_one_to_three_settings(tmp_path: Path, num_setting
     assert "within one standard error" in page
     write_figure(tmp_path / "sweep.png", plot_sweep(record))
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.05, 0.5), (0.09, 0.31), (1e-5, 1.0), (2.0, 30.0)])
+def test_logarithmic_axes_have_at_least_four_numbers_within_the_trials(
+    low: float, high: float
+) -> None:
+    ticks = log_ticks(np.array([low, high]))
+    assert len(ticks) >= 4
+    assert ticks == sorted(set(ticks))
+    assert low / 1.2 < ticks[0] < ticks[-1] < 1.2 * high
+    assert all(len(f"{tick:g}") <= 6 for tick in ticks)
+
+
+def test_pictures_are_in_percent_and_say_which_side_is_good() -> None:
+    trials = [
+        SweepTrial(i, "complete", {"optimizer.lr": lr}, value)
+        for i, (lr, value) in enumerate([(0.05, 0.5), (0.2, 0.75), (0.5, 0.625)])
+    ]
+    figure = plot_sweep(_record("optimizer.lr=log:0.05..0.5", trials=trials))
+    (axes,) = figure.axes
+    assert np.asarray(axes.lines[0].get_ydata()).tolist() == [50, 75, 62.5]
+    assert axes.get_ylabel() == "accuracy in %"
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0.05", "0.1", "0.2", "0.5"]
+    assert "Above the line" in figure.get_suptitle()
+    plane = plot_sweep(_grid())
+    assert plane.axes[-1].get_ylabel() == "accuracy in %"
+    assert "On its side of the red line" in plane.get_suptitle()
 
 
 def test_a_sweep_without_complete_trials_has_no_page(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ _IDENTIFIER = re.compile(r"[a-z][a-z0-9-]*")
 # not UTF-8.
 _NOT_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _NUMBER = re.compile(r"[-−+<>≈]?\s?\d[\d,]*(\.\d+)?(e[-+]?\d+)?(\s?[%×])?(\s[±(/].*)?")
+# Spaces within a number; a line may break before a deviation or a remark, and after a comma.
+_PART = re.compile(r"(?<!,) (?![±(/])")
 # Tables with more rows scroll within the page.
 _MAX_ROWS = 16
 # Cells with more characters have several lines.
@@ -213,7 +215,7 @@ def _table(table: Table) -> str:
     ]
 
     def cell(row: int, column: int, text: str) -> str:
-        content = _text(text)
+        content = _text(_PART.sub("\u00a0", text) if is_number[column] else text)
         if (row, column) in table.best:
             content = f"<strong>{content}</strong>"
         if column == 0:

@@ -96,6 +96,28 @@ def format_number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else format_value(value)
 
 
+def log_ticks(values: NDArray[np.float64]) -> list[float]:
+    """Return round numbers within the range of a logarithmic axis, at least four if possible.
+
+    Args:
+        values: Positive values on the axis.
+
+    >>> log_ticks(np.array([0.05, 0.5])), log_ticks(np.array([1e-6, 0.9]))[:2]
+    ([0.05, 0.1, 0.2, 0.5], [1e-06, 1e-05])
+    """
+    low, high = float(values.min()), float(values.max())
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    ticks: list[float] = []
+    for factors in ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)):
+        every = [
+            float(f"{factor}e{power}") for power in range(first, last + 1) for factor in factors
+        ]
+        ticks = [tick for tick in every if low / 1.1 <= tick <= 1.1 * high]
+        if len(ticks) >= 4:
+            break
+    return ticks
+
+
 def create_diagram(record: SweepRecord) -> list[Panel]:
     """Return the phase diagram of a sweep as panels.
 

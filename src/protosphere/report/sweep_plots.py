@@ -13,6 +13,7 @@ from protosphere.report.phase_diagram import (
     Panel,
     create_diagram,
     describe_trial,
+    log_ticks,
     worst_good_value,
 )
 from protosphere.report.plotly_text import plain
@@ -92,8 +93,9 @@ def _describe(record: SweepRecord, panel: Panel) -> str:
     if panel.surface is None:
         return f"Each dot is a trial, its color the metric, and {star}."
     return (
-        f"Each dot is a trial, {star}, colors between trials are interpolated, and the red line "
-        "encloses what is as good as the best within the error of the measurement."
+        f"Each dot is a trial, {star}, colors between trials are interpolated, and settings on "
+        "the star's side of the red line are as good as the best within the error of the "
+        "measurement."
     )
 
 
@@ -242,17 +244,8 @@ def _style_axis(axis: Axis, values: Any) -> dict[str, Any]:
         return style | {"tickmode": "array", "tickvals": places, "ticktext": names}
     if axis.is_log:
         style["type"] = "log"
-    ticks: Sequence[float] = axis.ticks or (_log_ticks(values) if axis.is_log else ())
+    ticks: Sequence[float] = axis.ticks or (log_ticks(values) if axis.is_log else ())
     if ticks:
         names = [f"{value:g}" for value in ticks]
         style |= {"tickmode": "array", "tickvals": list(ticks), "ticktext": names}
     return style
-
-
-def _log_ticks(values: Any) -> list[float]:
-    """Round numbers within the range of a logarithmic axis: 1, 2 and 5 times powers of ten."""
-    low, high = float(values.min()), float(values.max())
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    factors = (1, 2, 5) if last - first <= 4 else (1,)
-    ticks = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
-    return [tick for tick in ticks if low / 1.2 <= tick <= 1.2 * high]

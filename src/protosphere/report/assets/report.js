@@ -68,7 +68,7 @@
           align: "left",
         },
         legend: { orientation: "h", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom",
-          bgcolor: "rgba(0,0,0,0)", font: { size: 12 } },
+          bgcolor: "rgba(0,0,0,0)", font: { size: 12 }, tracegroupgap: 0 },
         coloraxis: { colorbar: { outlinewidth: 0 } },
         modebar: { bgcolor: "rgba(0,0,0,0)", color: color("faint"), activecolor: color("accent") },
       },

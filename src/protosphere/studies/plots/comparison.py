@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from protosphere.report.colors import NEUTRAL
 from protosphere.report.metric_text import is_percentage
 from protosphere.runs.comparison import ComparedMetric, Comparison
+from protosphere.studies.compare_metrics import EVALUATION_METRICS
 from protosphere.studies.compare_summary import seed_differences
 from protosphere.studies.plots.figures import create_figure, styled
 from protosphere.studies.plots.looks import label, looks
@@ -52,8 +53,7 @@ def plot_comparison(comparison: Comparison, metrics: Sequence[str]) -> "Figure":
         _draw_metric(axes, comparison, metric)
     confidence = f"{100 * comparison.confidence:g} %"
     figure.suptitle(
-        f"Difference to {label(comparison.baseline, 40)} on {comparison.split} images, "
-        f"{confidence} confidence intervals\n"
+        f"Difference to {label(comparison.baseline, 40)}, {confidence} confidence intervals\n"
         "Small dots: seeds. Filled circle: statistically clear, open circle: not clear.",
         fontsize=10,
     )
@@ -86,5 +86,7 @@ def _draw_metric(axes: Any, comparison: Comparison, metric: ComparedMetric) -> N
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
     axes.locator_params(axis="x", nbins=5)
-    axes.set_title(metric.name.replace("_", " "))
+    is_evaluated = metric.name in EVALUATION_METRICS and metric.name != "train_accuracy"
+    images = comparison.split if is_evaluated else "training"
+    axes.set_title(f"{metric.name.replace('_', ' ')}, {images} images")
     axes.set_xlabel(f"difference{unit}\n{_BETTER[metric.direction]}")

@@ -152,7 +152,7 @@ def _draw_confidence(axes: Any, results: Sequence[ClassResult]) -> None:
     accuracies = [_accuracy(one) for one in results]
     axes.scatter(confidences, accuracies, s=22, color=PALETTE[0], alpha=0.6, linewidths=0)
     low = max(0.0, min(*confidences, *accuracies) - 5)
-    axes.plot([low, 100], [low, 100], color=NEUTRAL, linestyle=":", label="perfect calibration")
+    axes.plot([low, 100], [low, 100], color=NEUTRAL, linestyle=":")
     order = sorted(range(len(results)), key=lambda i: accuracies[i] - confidences[i])
     named: list[float] = []
     for index in order[:_MAX_NAMES]:
@@ -172,9 +172,9 @@ def _draw_confidence(axes: Any, results: Sequence[ClassResult]) -> None:
     axes.set_xlim(low, 101)
     axes.set_ylim(low, 102)
     axes.set_title("Confidence and accuracy, a point per class")
-    axes.set_xlabel("mean confidence in %")
+    # A legend would cover classes at 100 %.
+    axes.set_xlabel("mean confidence in %  (dotted: perfect calibration)")
     axes.set_ylabel("accuracy in %")
-    axes.legend(loc="upper left")
 
 
 def _draw_distribution(axes: Any, results: Sequence[ClassResult]) -> None:

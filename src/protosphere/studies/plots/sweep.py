@@ -1,9 +1,11 @@
 """Figures of sweeps: the metric over the settings that were varied."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from protosphere.report.colors import NEUTRAL, PALETTE
-from protosphere.report.phase_diagram import Panel, create_diagram, worst_good_value
+from protosphere.report.metric_text import is_percentage
+from protosphere.report.phase_diagram import Panel, create_diagram, log_ticks, worst_good_value
 from protosphere.runs.sweeps import SweepRecord
 from protosphere.studies.plots.figures import create_figure, import_matplotlib, styled
 from protosphere.studies.plots.looks import label, labels
@@ -18,7 +20,7 @@ _BEST = "#d62728"
 def plot_sweep(record: SweepRecord) -> "Figure":
     """Draw the phase diagram of a sweep.
 
-    Trials are points, the best one is a star, and the line encloses what is as good as the best.
+    Trials are points, the best one is a star, and a line separates what is as good as the best.
 
     Args:
         record: The record of the sweep.
@@ -44,42 +46,56 @@ def plot_sweep(record: SweepRecord) -> "Figure":
         where: dict[str, Any] = {}
         if len(diagram) > 1:
             where = {"location": "bottom", "shrink": 0.5, "aspect": 40}
-        figure.colorbar(drawn[0], ax=all_axes, label=record.metric.replace("_", " "), **where)
+        figure.colorbar(drawn[0], ax=all_axes, label=_metric(record), **where)
     figure.suptitle(
         f"{label(record.name, 40)}: {record.metric.replace('_', ' ')} on validation images\n"
-        "Star: best trial. Line: as good as the best.",
+        f"Star: best trial. {_describe_line(record, diagram)}",
         fontsize=10,
     )
     return figure
 
 
+def _metric(record: SweepRecord) -> str:
+    return record.metric.replace("_", " ") + (" in %" if is_percentage(record.metric) else "")
+
+
+def _describe_line(record: SweepRecord, diagram: Sequence[Panel]) -> str:
+    if len(diagram[0].axes) == 1:
+        side = "Above" if record.direction == "maximize" else "Below"
+        return f"{side} the line: as good as the best."
+    if any(panel.surface is not None for panel in diagram):
+        return "On its side of the red line: as good as the best."
+    return ""
+
+
 def _draw_panel(axes: Any, record: SweepRecord, panel: Panel) -> Any:
     """Draw one panel, and return what a color bar is for; None for a panel of one setting."""
     points = None
-    xs, name = panel.points[:, 0], record.metric.replace("_", " ")
+    xs = panel.points[:, 0]
+    scale = 100 if is_percentage(record.metric) else 1
+    values, limit = scale * panel.values, scale * (worst_good_value(record) or 0.0)
     axes.set_xscale("log" if panel.axes[0].is_log else "linear")
     assert record.best is not None
     best = panel.trials.index(record.best)
     if len(panel.axes) == 1:
         along = xs.argsort()
-        axes.plot(xs[along], panel.values[along], marker="o", color=PALETTE[0])
-        axes.axhline(worst_good_value(record), color=NEUTRAL, linestyle="--", linewidth=1.0)
-        axes.set_ylabel(name)
-        axes.plot(xs[best], panel.values[best], "*", color=_BEST, markersize=12)
+        axes.plot(xs[along], values[along], marker="o", color=PALETTE[0])
+        axes.axhline(limit, color=NEUTRAL, linestyle="--", linewidth=1.0)
+        axes.set_ylabel(_metric(record))
+        axes.plot(xs[best], values[best], "*", color=_BEST, markersize=12)
     else:
         ys = panel.points[:, 1]
         axes.grid(visible=False)
         axes.set_yscale("log" if panel.axes[1].is_log else "linear")
-        low, high = float(panel.values.min()), float(panel.values.max())
+        low, high = float(values.min()), float(values.max())
         if panel.surface is not None and low < high:
-            axes.contourf(*panel.grid, panel.surface, levels=15, vmin=low, vmax=high)
-            axes.contour(
-                *panel.grid, panel.surface, levels=[worst_good_value(record)], colors=_BEST
-            )
+            surface = scale * panel.surface
+            axes.contourf(*panel.grid, surface, levels=15, vmin=low, vmax=high)
+            axes.contour(*panel.grid, surface, levels=[limit], colors=_BEST)
         # The best of several trials at one place is drawn last.
         order = sorted(range(len(xs)), key=lambda i: record.rank(panel.trials[i]), reverse=True)
         points = axes.scatter(
-            xs[order], ys[order], c=panel.values[order], vmin=low, vmax=high, edgecolors="white",
+            xs[order], ys[order], c=values[order], vmin=low, vmax=high, edgecolors="white",
             s=30, zorder=3,
         )  # fmt: skip
         axes.plot(
@@ -96,10 +112,9 @@ def _style_axis(drawn: Any, panel: Panel, index: int) -> None:
     ticker, axis = import_matplotlib().ticker, panel.axes[index]
     drawn.set_label_text(label(axis.key, 40))
     if axis.is_log:
-        drawn.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-        drawn.set_major_formatter(ticker.FormatStrFormatter("%g"))
         drawn.set_minor_locator(ticker.NullLocator())
+    ticks = axis.ticks or (log_ticks(panel.points[:, index]) if axis.is_log else ())
     if axis.names is not None:
         drawn.set_ticks(range(len(axis.names)), labels(axis.names, 20))
-    elif axis.ticks:
-        drawn.set_ticks(axis.ticks, [f"{value:g}" for value in axis.ticks])
+    elif ticks:
+        drawn.set_ticks(ticks, [f"{value:g}" for value in ticks])
