@@ -7,9 +7,6 @@ WHEEL_ENV := .venv-wheel
 # A process a core, one thread each: most tests are too small for two threads.
 TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
 
-# Where annotated shapes are: not the command line, documents and files on disk.
-TYPED := $(addprefix tests/,classifiers data encoders evaluation geometry kernels losses metrics recipes/test_loading.py training)
-
 .PHONY: demo test check unit typed wheel docs bench clean
 
 demo: $(INSTALLED)
@@ -28,11 +25,11 @@ check: $(INSTALLED)
 	$(BIN)/lint-imports
 
 unit: $(INSTALLED)
-	$(TESTS)
+	$(TESTS) --typed without
 
-# Once more with every annotated shape and dtype checked at each call.
+# The rest, with every annotated shape and dtype checked at each call.
 typed: $(INSTALLED)
-	PROTOSPHERE_TYPED_CALLS=1 $(TESTS) $(TYPED) -m "not bad_input and not compiled and not whole_program and not long"
+	PROTOSPHERE_TYPED_CALLS=1 $(TESTS) --typed only tests
 
 # The built wheel, imported from an environment that holds what it declares and nothing else.
 wheel: $(INSTALLED)
