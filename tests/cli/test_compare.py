@@ -69,8 +69,9 @@ def test_tables_of_a_case_worked_by_hand(tmp_path: Path) -> None:
         "metric method seeds difference interval p (Holm)",
         "accuracy ↑ digits-nonl 3 +20.00 [-4.84, +44.84] 0.15 not clear",
     ]
-    assert lines[-2].startswith("clearly better or worse: p < 0.05, adjusted for the number of")
-    assert lines[-1] == f"Written to {tmp_path / 'out' / 'comparison.json'}"
+    assert lines[-3].startswith("clearly better or worse: p < 0.05, adjusted for the number of")
+    assert lines[-2] == f"Written to {tmp_path / 'out' / 'comparison.json'}"
+    assert lines[-1] == f"Next: protosphere report {tmp_path / 'out'} for a page with figures"
     output = run_command("compare", *folders[:2], "--out", tmp_path / "out", "--confidence", 0.9)
     assert "clearly better" in _lines(output)[9 + 2]
     baseline = run_command(

@@ -48,6 +48,7 @@ def test_the_table_has_all_trials_the_best_first(finished: tuple[Path, Any]) -> 
     assert f"{100 * (record.best.value or 0):.2f} %" in lines[2]
     assert sorted(line.split()[0] for line in lines[2:5]) == ["0000", "0001", "0002"]
     assert f"Next: protosphere train {out / 'best.yaml'} --out RUN" in lines[-1]
+    assert f"protosphere report {out / 'trials'} for the curves" in lines[-1]
     assert result.stderr.count("trial 000") == 3
     assert "the best so far" in result.stderr
 

@@ -96,10 +96,11 @@ def test_the_monitored_metric_and_its_best_value_are_shown(tmp_path: Path) -> No
     output = run_command("train", "digits-ce", "--out", folder, *SHORT, *TINY, *options)
     assert output.count(" %, validation balanced accuracy ") == 3
     values = [record["balanced_accuracy"] for record in RunFolder(folder).records()[1::2]]
-    step = values.index(max(values)) + 1
-    best = f"Best validation balanced accuracy: {100 * max(values):.2f} % at step {step}. "
+    epoch = values.index(max(values)) + 1
+    best = f"Best validation balanced accuracy: {100 * max(values):.2f} % after epoch {epoch}. "
     assert output.endswith(
-        f"Done. {best}Next: protosphere evaluate '{folder}', or protosphere measure '{folder}'\n"
+        f"Done. {best}Next: protosphere evaluate '{folder}', or protosphere report '{folder}' for "
+        "a page with figures\n"
     )
 
 

@@ -1,5 +1,6 @@
 """``protosphere compare``: train recipes with several seeds and compare them."""
 
+import shlex
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -10,6 +11,7 @@ import typer
 from protosphere.cli.options import AsJson, Device, Download, complete_recipe
 from protosphere.cli.output_files import Overwrite
 from protosphere.cli.plot_files import check_plot, plot_option, save_plot
+from protosphere.cli.program import program_name
 from protosphere.cli.text import echo
 
 if TYPE_CHECKING:
@@ -116,6 +118,9 @@ def compare(
         else:
             print_comparison(comparison, shown)
             echo(f"Written to {out / COMPARISON_FILE}")
+            if not comparison.pending:
+                folder = shlex.quote(str(out))
+                echo(f"Next: {program_name()} report {folder} for a page with figures")
         if plot is not None and not comparison.pending:
             from protosphere.studies.plots.comparison import plot_comparison
 

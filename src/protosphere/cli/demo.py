@@ -1,5 +1,6 @@
 """``protosphere demo``: six losses on handwritten digits, compared by accuracy and geometry."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from protosphere.cli.program import program_name
 from protosphere.cli.text import count, echo
 
 if TYPE_CHECKING:
@@ -90,20 +92,24 @@ def _write_report(folder: Path, path: Path, *, names_folders: bool = True) -> st
 
 
 def _print_next_commands(out: Path | None) -> None:
-    runs = out or Path("runs")
+    folder = out or Path("runs")
+    runs, nonl, mine = (shlex.quote(str(folder / name)) for name in ("", "nonl", "mine"))
     commands = {
         f"demo --out {runs}": "keep the six runs",
-        f"measure {runs / 'nonl'}": "all metrics of one run",
-        f"train digits-nonl --set loss.temperature=0.1 --out {runs / 'mine'}": "change a recipe",
+        f"measure {nonl}": "all metrics of one run",
+        f"train digits-nonl --set loss.temperature=0.1 --out {mine}": "change a recipe",
+        f"report {runs}": "your run beside the six, as one page",
         "train cifar100-nonl --download --out runs/cifar100": "the paper's setting, on a GPU",
         "recipes": "list all recipes",
     }
     echo("What to try next:")
     for command, comment in list(commands.items())[0 if out is None else 1 :]:
-        echo(f"  protosphere {command}  # {comment}")
+        echo(f"  {program_name()} {command}  # {comment}")
 
 
 def _train(loss: str, path: Path, epochs: int) -> Mapping[str, Any]:
+    from rich.console import Console
+
     from protosphere.cli.progress import progress_bar
     from protosphere.recipes import catalog
     from protosphere.recipes.build import load_dataset
@@ -121,7 +127,11 @@ def _train(loss: str, path: Path, epochs: int) -> Mapping[str, Any]:
     with progress_bar(f"{_TITLES[loss]:14}") as progress:
         for event in run_recipe(recipe, folder, load_dataset(recipe), start="resume"):
             progress(event.progress.epoch / epochs)
-    return folder.last_evaluation() or {}
+    results = folder.last_evaluation() or {}
+    if not Console(stderr=True).is_terminal:  # There was no bar, and six losses take a while.
+        accuracy = f"{100 * results['accuracy']:.1f} %"
+        echo(f"{_TITLES[loss]}: {count(epochs, 'epoch')}, test accuracy {accuracy}", err=True)
+    return results
 
 
 def _compare_probes(path: Path) -> str:

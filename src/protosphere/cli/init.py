@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protosphere.cli.output_files import Overwrite
+from protosphere.cli.program import program_name
 
 if TYPE_CHECKING:
     from protosphere.data.folder_summary import FolderSummary
@@ -74,7 +75,8 @@ def init(
             for problem in summary.problems[:_MAX_NAMED]:
                 echo(f"  {problem}", err=True)
         run = f"runs/{recipe_name(summary.path, loss)}"
-        echo(f"Wrote {out}. Next: protosphere {shlex.join(['train', str(out), '--out', run])}")
+        command = shlex.join(["train", str(out), "--out", run])
+        echo(f"Wrote {out}. Next: {program_name()} {command}")
 
 
 def _find_weights(pretrained: str, backbone: str | None) -> "Weights | None":

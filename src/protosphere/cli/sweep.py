@@ -16,6 +16,7 @@ from protosphere.cli.options import (
 )
 from protosphere.cli.output_files import Overwrite
 from protosphere.cli.plot_files import check_plot, plot_option, save_plot
+from protosphere.cli.program import program_name
 
 if TYPE_CHECKING:
     from protosphere.runs.sweeps import SweepRecord
@@ -193,5 +194,8 @@ def _print_result(record: "SweepRecord", out: Path, *, has_page: bool, as_json: 
     print_note(describe_region(record))
     if has_page:
         print_note(f"Phase diagram: {out / 'sweep.html'}")
-    best = shlex.quote(str(out / "best.yaml"))
-    print_note(f"Next: protosphere train {best} --out RUN, on all training images")
+    best, program = shlex.quote(str(out / "best.yaml")), program_name()
+    print_note(
+        f"Next: {program} train {best} --out RUN, on all training images, or "
+        f"{program} report {shlex.quote(str(out / 'trials'))} for the curves of all trials"
+    )

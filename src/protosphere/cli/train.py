@@ -11,6 +11,7 @@ import typer
 
 from protosphere.cli.loggers import LoggerName
 from protosphere.cli.options import Device, Download, Overrides, RecipeName
+from protosphere.cli.program import program_name
 from protosphere.cli.text import count, echo
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def train(
                 recipe = world.from_first(
                     lambda: _read_recipe(recipe_name, out, overrides or [], resume=resume)
                 )
-                run = shlex.quote(str(out))
+                program, run = program_name(), shlex.quote(str(out))
                 train_run(
                     recipe,
                     out,
@@ -72,7 +73,8 @@ def train(
                     device=own_device,
                     download=download,
                     log=log,
-                    next_steps=f"Next: protosphere evaluate {run}, or protosphere measure {run}",
+                    next_steps=f"Next: {program} evaluate {run}, or {program} report {run} for a "
+                    "page with figures",
                     world=world,
                 )
         except PeerError:
@@ -237,7 +239,9 @@ def _best(event: "Event", recipe: "Recipe") -> str:
     if name is None or best is None:
         return ""
     metric, value = f"{recipe.split} {name.replace('_', ' ')}", format_metric(name, best.value)
-    return f"Best {metric}: {value} at step {best.step}. "
+    # Evaluations are at the ends of epochs, all of which have as many steps.
+    epoch = round(best.step * event.progress.epoch / event.progress.step)
+    return f"Best {metric}: {value} after epoch {epoch}. "
 
 
 def _print_header(
