@@ -1,8 +1,9 @@
 """Classify embeddings of a pretrained network with class means, without training.
 
 Handwritten digits are embedded with a timm backbone, and class means of the embeddings classify new
-digits; a class that was held out is added afterwards. Logistic regression on the same embeddings is
-the comparison.
+digits; a class that was held out is added afterwards. The embeddings were not trained for class
+means: whitening divides the variation within classes out of them, and comes close to logistic
+regression on the same embeddings, or passes it, without training.
 
     python examples/embeddings.py               # random weights: no download
     python examples/embeddings.py --pretrained  # ImageNet weights from timm
@@ -39,7 +40,7 @@ def embed(images: np.ndarray, *, pretrained: bool) -> np.ndarray:
 
 
 def main() -> None:
-    """Embed the digits, compare two classifiers and add a class."""
+    """Embed the digits, compare three classifiers and add a class."""
     digits = load_digits()
     features = embed(digits.images, pretrained="--pretrained" in sys.argv)
     features -= features.mean(0)  # Outputs of a ReLU have a large common component.
@@ -47,18 +48,23 @@ def main() -> None:
         features, digits.target, test_size=1 / 3, random_state=0
     )
     print(f"{len(x_train)} training and {len(x_test)} test embeddings, dim {features.shape[1]}")
-    for classifier in (PrototypeClassifier(), LogisticRegression(max_iter=2000)):
+    classifiers = {
+        "class means": PrototypeClassifier(),
+        "whitened class means": PrototypeClassifier(whitening="shrunk"),
+        "logistic regression": LogisticRegression(max_iter=2000),
+    }
+    for name, classifier in classifiers.items():
         start = time.perf_counter()
         classifier.fit(x_train, y_train)
         seconds = time.perf_counter() - start
         accuracy = 100 * classifier.score(x_test, y_test)
-        print(f"{type(classifier).__name__:20} {accuracy:5.1f} %, fitted in {seconds:.3f} s")
+        print(f"{name:20} {accuracy:5.1f} %, fitted in {seconds:.3f} s")
     is_nine = y_train == 9
-    classifier = PrototypeClassifier().fit(x_train[~is_nine], y_train[~is_nine])
+    classifier = PrototypeClassifier(whitening="shrunk").fit(x_train[~is_nine], y_train[~is_nine])
     before = 100 * classifier.score(x_test, y_test)
     classifier.add_class(9, x_train[is_nine])
     after = 100 * classifier.score(x_test, y_test)
-    print(f"without class 9: {before:.1f} %, after adding it: {after:.1f} %")
+    print(f"whitened, without class 9: {before:.1f} %, after adding it: {after:.1f} %")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ There is no network and no data: the features themselves are the parameters, tog
 prototypes. Each loss optimizes them from a random start, and three distances to neural collapse are
 printed: of samples to their class mean, of the cosines between means to −1/(K−1), and of prototypes
 to means. With a ReLU on the features negative cosines are impossible, and the means become
-orthogonal instead.
+orthogonal instead. Prototypes have no ReLU and still form a simplex, so that a distance to the
+means remains.
 
     python examples/free_features.py
 """
@@ -92,6 +93,11 @@ def main() -> None:
             has_prototypes = loss not in ("SCL", "prototype loss")
             last = f"{duality:18.0e}" if has_prototypes else f"{'–':>18}"
             print(f"{loss:16}{spread:15.0e}{angle:15.0e}{last}")
+    remains = (2 - 2 * (1 - 1 / CLASSES) ** 0.5) ** 0.5
+    print(
+        "Prototypes have no ReLU and form a simplex; its smallest distance to orthogonal means is "
+        f"{remains:.2f}."
+    )
 
 
 if __name__ == "__main__":

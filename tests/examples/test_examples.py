@@ -57,6 +57,8 @@ def test_free_features_reach_the_simplex_and_with_relu_an_orthogonal_frame(
     for output in (free, relu):
         for loss in ("NONL", "SCL"):
             assert max(_numbers(output, loss)[:2]) < 1e-6
+    assert "smallest distance to orthogonal means is 0.42." in relu
+    assert _numbers(relu, "NONL")[2] == pytest.approx(0.42, abs=0.05)
 
 
 def test_prototypes_under_relu_have_the_distance_that_theory_predicts() -> None:
@@ -91,8 +93,11 @@ def test_embeddings_classify_digits_and_gain_a_class(
     monkeypatch.setattr("sys.argv", ["embeddings.py"])
     _load("embeddings").main()
     output = capsys.readouterr().out
-    own, logistic, before, after = (float(number) for number in re.findall(r"(\d+\.\d) %", output))
-    assert own > 75
+    means, whitened, logistic, before, after = (
+        float(number) for number in re.findall(r"(\d+\.\d) %", output)
+    )
+    assert means > 75
     assert logistic > 75
-    assert after == own, "a class that is added later counts like any other"
+    assert whitened > logistic - 2, "whitening comes close to logistic regression"
+    assert after == whitened, "a class that is added later counts like any other"
     assert before < after
