@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from protosphere.data.folders import ImageFiles
 from protosphere.encoders import create_backbone
 from protosphere.recipes.find_weights import Weights, find_cached_weights, weights_from_file
 from protosphere.recipes.registry import LOSSES
-from protosphere.recipes.schema import Recipe, RecipeError, recipe_from_yaml
+from protosphere.recipes.schema import Recipe, RecipeError, apply_overrides, recipe_from_yaml
 from protosphere.recipes.suggest import recipe_name, suggest_recipe
+from support.documents import blocks
 
 PRETRAINED = Weights("resnet50.a1_in1k", True)
 
@@ -251,3 +253,24 @@ def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
     for path in (text, tmp_path / "missing.safetensors"):
         with pytest.raises(ValueError, match=re.escape(str(path))):
             weights_from_file(path)
+
+
+def test_overrides_on_the_page_about_own_images_fit_a_recipe_with_pretrained_weights() -> None:
+    recipe = suggest(folder(), weights=PRETRAINED)
+    for block in blocks("docs/own-images.md", ""):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            overrides = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+            if words[:3] == ["protosphere", "train", "recipe.yaml"] and overrides:
+                short = apply_overrides(recipe, overrides)
+                assert (short.schedule.epochs, short.model.freeze) == (1, "backbone")
+                return
+    pytest.fail("the page trains no frozen backbone")
+
+
+def test_a_refused_warmup_names_a_schedule_that_is_valid() -> None:
+    recipe = suggest(folder())
+    with pytest.raises(RecipeError, match=r"a short run needs no warmup: ") as error:
+        apply_overrides(recipe, ["schedule.epochs=2"])
+    short = apply_overrides(recipe, [str(error.value).split("warmup: ")[1]])
+    assert (short.schedule.epochs, short.schedule.warmup_epochs) == (2, 0)

@@ -159,7 +159,8 @@ class _Schedule(Section):
         if self.warmup_epochs >= self.epochs:
             raise ValueError(
                 f"warmup_epochs must be less than epochs ({self.epochs}), got "
-                f"{self.warmup_epochs}; for a short run set it to 0 and warmup_lr to null"
+                f"{self.warmup_epochs}; a short run needs no warmup: "
+                f"schedule={{name: cosine, epochs: {self.epochs}}}"
             )
         if self.warmup_lr is not None and not self.warmup_epochs:
             raise ValueError(f"warmup_lr must be null without warmup_epochs, got {self.warmup_lr}")
