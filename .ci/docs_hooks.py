@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results"
 REPORT = "all-runs.html"
 # Where a page says it, the website links to the report, which the repository does not have.
-REPORT_LINK = "<!-- link to the report of all committed runs -->"
+REPORT_LINK = "<!-- .ci/docs_hooks.py puts the link to all-runs.html here -->"
 _LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
 _SOURCES = {".py": "python", ".cff": "yaml"}
 
@@ -61,7 +61,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         path = _resolve(place, match[1])
         return match[1] if path is None else relative(_site_uri(path))
 
-    report = f"[All runs as one report]({relative(REPORT)})"
+    report = f"[The report of all runs]({relative(REPORT)}) is on this website."
     return _LINK.sub(target, markdown).replace(REPORT_LINK, report)
 
 

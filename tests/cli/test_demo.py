@@ -6,7 +6,7 @@ import pytest
 
 from protosphere.cli.demo import _best, _write_report
 from protosphere.runs import RunFolder
-from support.commands import refusal, run_command
+from support.commands import invoke, refusal, run_command
 from support.report_folders import write_run
 
 
@@ -37,12 +37,13 @@ def test_a_row_has_the_metrics_of_its_run(output: str, folder: Path, loss: str, 
     assert f"{metrics['nc1_ratio']:.3g}" in row
 
 
-def test_the_table_fits_80_columns_and_next_commands_follow(output: str) -> None:
+def test_the_table_fits_80_columns_and_next_commands_follow(output: str, folder: Path) -> None:
     assert max(map(len, output.splitlines()[:15])) <= 80
     assert "…" not in output
     assert "Closest to neural collapse: " in output
     assert "within-class over between-class variance" in " ".join(output.split())
     assert "protosphere train cifar100-nonl --download" in output
+    assert f"protosphere report {folder}  # " in output
     text = " ".join(output.split())
     assert "SCL needs no trained classifier: class means took 1 pass" in text
 
@@ -55,8 +56,11 @@ def test_the_last_line_is_the_path_of_a_report_of_the_six_runs(output: str, fold
 
 
 def test_runs_that_are_complete_are_not_trained_again(output: str, folder: Path) -> None:
-    again = run_command("demo", "--epochs", "2", "--out", folder)
-    assert again.splitlines()[:14] == output.splitlines()[:14]
+    again = invoke("demo", "--epochs", "2", "--out", folder)
+    assert again.stdout.splitlines()[:14] == output.splitlines()[:14]
+    # Without a terminal there is no progress bar, but a line for each loss.
+    titles = [line.split(": 2 epochs, test accuracy ")[0] for line in again.stderr.splitlines()]
+    assert titles == ["cross-entropy", "NormFace", "NTCE", "NONL", "ETF + DR", "SCL + means"]
     message = refusal("demo", "--epochs", "3", "--out", folder)
     assert "schedule.epochs is 2 there and 3 here" in message
 

@@ -207,7 +207,8 @@ def predict(
     """Classify features: class, confidence, and a rejection score.
 
     The rejection score is minus the largest score of a class: the larger it
-    is, the less a sample resembles any class.
+    is, the less a sample resembles any class. Labels in the file are not used;
+    `prototypes score` computes the accuracy on them.
     """
     from protosphere.cli.errors import report_errors
 
