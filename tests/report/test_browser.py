@@ -138,6 +138,32 @@ def test_menus_show_the_selected_figure(page: Page) -> None:
     assert _messages(page) == []
 
 
+def test_menus_with_the_same_label_follow_each_other(page: Page) -> None:
+    menus, place, shown = page.evaluate("""(() => {
+      const choices = [...document.querySelectorAll('.choice')].filter((one) =>
+        one.querySelector('label').textContent === 'Run');
+      const first = choices[0].querySelector('select');
+      first.scrollIntoView({behavior: 'instant'});
+      const before = first.getBoundingClientRect().top;
+      first.selectedIndex = first.selectedIndex ? 0 : 1;
+      const text = first.options[first.selectedIndex].text;
+      first.dispatchEvent(new Event('change', {bubbles: true}));
+      const followers = choices.filter((one) =>
+        [...one.querySelectorAll('option')].some((option) => option.text === text));
+      return [
+        followers.map((one) => one.querySelector('select').selectedOptions[0].text === text),
+        first.getBoundingClientRect().top - before,
+        followers.map((one) => one.querySelector('figure:not([hidden])').id ===
+          one.querySelector('select').value),
+      ];
+    })()""")
+    assert len(menus) > 3
+    assert all(menus)
+    assert all(shown)
+    assert abs(place) < 1
+    assert _messages(page) == []
+
+
 def test_the_3d_view_turns_and_keeps_its_camera(page: Page) -> None:
     x, y = page.evaluate(CENTER)
     page.wait(f"{SCENE}.dataset.state === 'drawn'")
@@ -181,6 +207,14 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Browser, url: str) -> None
     figures = page.evaluate(SCROLL_THROUGH)
     assert {name: found for name, found in figures.items() if found != ["drawn", True]} == {}
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+    # Square maps, which the width limits, leave no height free below them.
+    free = page.evaluate("""['cosines-beside', 'class-cosines-0'].map((name) => {
+      const plot = document.querySelector(`#${name} .plot`);
+      const drawn = [...plot.querySelectorAll('.heatmaplayer image, .g-xtitle')];
+      const bottoms = drawn.map((one) => one.getBoundingClientRect().bottom);
+      return plot.getBoundingClientRect().bottom - Math.max(...bottoms);
+    })""")
+    assert all(0 <= height < 60 for height in free), free
     assert _messages(page) == []
     page.close()
 

@@ -14,6 +14,9 @@
   var PANEL_GAP = 64;
   var PANEL_TITLE = 28;
   var SCENE_MARGIN = 50;
+  var TRIMMED_MARGIN = 16;
+  var MIN_TRIMMED = 200;
+  var MAX_NAME = 12;
   var LEGEND_ROW = 20;
   var MAX_LEGEND_ROWS = 12;
   var root = document.documentElement;
@@ -139,6 +142,18 @@
     });
   }
 
+  // On a phone, long names of classes would leave no room for a map; they are shown on a tap.
+  function hideLongNames(figure) {
+    var axes = figure.layout;
+    var names = figure.data[0] && figure.data[0].y;
+    var isLong = Array.isArray(names) && names.some(function (name) {
+      return typeof name === "string" && name.length > MAX_NAME;
+    });
+    if (isLong && axes.yaxis && axes.yaxis.scaleanchor) {
+      axes.xaxis.showticklabels = axes.yaxis.showticklabels = false;
+    }
+  }
+
   function layoutOf(figure, plot) {
     var layout = figure.layout;
     var height = parseInt(plot.dataset.height, 10);
@@ -149,6 +164,7 @@
         height = Math.min(height, plot.clientWidth + SCENE_MARGIN); // No taller than it is wide.
         shrinkScene(layout.scene);
       }
+      hideLongNames(figure);
     }
     layout.height = height;
     plot.style.height = layout.height + "px";
@@ -163,21 +179,21 @@
     return layout;
   }
 
-  // Maps are square: where their width limits them, take away the height that they leave free.
+  // Maps are square: where their width limits them, take away the height below them.
   function trim(plot) {
-    var full = plot._fullLayout;
-    var axes = Object.keys(full).filter(function (name) {
-      return /^yaxis\d*$/.test(name) && full[name].scaleanchor && full[name]._length;
+    var isSquare = Object.keys(plot.layout || {}).some(function (name) {
+      return /^yaxis\d*$/.test(name) && plot.layout[name].scaleanchor;
     });
-    if (!axes.length) {
+    if (!isSquare) {
       return Promise.resolve();
     }
-    var free = Math.min.apply(null, axes.map(function (name) {
-      var domain = full[name]._inputDomain || [0, 1];
-      return 1 - full[name]._length / (full._size.h * (domain[1] - domain[0]));
+    var box = plot.getBoundingClientRect();
+    var drawn = all('.heatmaplayer image, .xtick text, [class^="g-x"] text', plot);
+    var bottom = Math.max.apply(null, drawn.map(function (element) {
+      return element.getBoundingClientRect().bottom;
     }));
-    var height = Math.ceil(full.height - free * full._size.h);
-    if (!(height > 0 && height < full.height - 2)) {
+    var height = Math.ceil(bottom - box.top) + TRIMMED_MARGIN;
+    if (!(height > MIN_TRIMMED && height < box.height)) {
       return Promise.resolve();
     }
     plot.style.height = height + "px";
