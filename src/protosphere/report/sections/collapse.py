@@ -317,5 +317,5 @@ def _create_title(text: str, axes: Mapping[str, str]) -> dict[str, Any]:
         "xanchor": "left",
         "y": 1.03,
         "yanchor": "bottom",
-        "font": {"size": 12},
+        "font": {"size": 11},
     }
