@@ -230,6 +230,12 @@ def test_what_is_the_same_for_all_runs_is_said_once() -> None:
     assert "Commit: abc" in table.meaning
 
 
+def test_a_table_is_never_names_alone() -> None:
+    table = table_of(section_of(create("a"), create("b"), names_folders=False), "Runs")
+    assert table.columns == ("Run", "State", "Data")
+    assert "State" not in table.meaning
+
+
 def test_a_problem_of_many_runs_is_one_note() -> None:
     problem = "geometry.safetensors is missing: no heat maps."
     runs = [create(f"run{index}", problems=(problem,)) for index in range(50)]

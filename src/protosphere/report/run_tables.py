@@ -129,6 +129,8 @@ def _without_common(
         and len({row[column] for row in rows}) == 1
         and (len(rows) > 1 or rows[0][column] == _ABSENT)
     ]
+    if len(common) == len(titles) - 1:
+        common = common[2:]  # Names alone are no table.
     kept = [column for column in range(len(titles)) if column not in common]
     shown = [
         f"{titles[column]}: {rows[0][column]}" for column in common if rows[0][column] != _ABSENT
