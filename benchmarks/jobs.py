@@ -5,6 +5,7 @@ A job that was interrupted continues where it stopped, also within its training.
 
 import argparse
 import contextlib
+import json
 import multiprocessing
 import os
 import time
@@ -12,8 +13,11 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import harness
 from protosphere.cli.app import app
 from protosphere.recipes.schema import recipe_from_yaml
 from protosphere.runs import RunFolder
@@ -101,6 +105,33 @@ def is_trained(folder: Path) -> bool:
     last = RunFolder(folder).last_evaluation()
     epochs = recipe_from_yaml((folder / "recipe.yaml").read_text()).schedule.epochs
     return last is not None and bool(last["epoch"] == epochs)
+
+
+def write_results(
+    path: Path, benchmark: str, machine: dict[str, Any], rows: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Write results of runs, with the machine that they were trained on.
+
+    Args:
+        path: File to write.
+        benchmark: Name of the benchmark.
+        machine: Content of ``machine.json`` of a run.
+        rows: The results; there must be at least one.
+
+    Returns:
+        What was written.
+    """
+    if not rows:
+        raise SystemExit("there must be complete runs of this benchmark; there are none")
+    record = {
+        "benchmark": benchmark,
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": harness.commit(),
+        "machine": machine,
+        "rows": rows,
+    }
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    return record
 
 
 def main(description: str, jobs: Callable[[], list[Job]], collect: Callable[[Path], None]) -> None:

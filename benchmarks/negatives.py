@@ -16,7 +16,6 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import harness
-from jobs import Job, is_trained, main
+from jobs import Job, is_trained, main, write_results
 from protosphere.recipes import registry
 from protosphere.recipes.build import create_loaders, create_objective
 from protosphere.recipes.loading import load_run
@@ -227,16 +226,7 @@ def collect(runs: Path) -> None:
             rows.append(_row(folder, loss, negatives, seed))
         elif folder.name in known:
             rows.append(known[folder.name])
-    if not rows:
-        raise SystemExit(f"{runs} must have complete runs of this benchmark; there are none")
-    record = {
-        "benchmark": "negatives",
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": harness.commit(),
-        "machine": machine,
-        "rows": rows,
-    }
-    RESULTS.write_text(json.dumps(record, indent=1) + "\n")
+    record = write_results(RESULTS, "negatives", machine, rows)
     print(table(record), source(record), f"written to {RESULTS}", sep="\n\n")
 
 

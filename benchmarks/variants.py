@@ -24,7 +24,6 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 import harness
-from jobs import Job, is_trained, main
+from jobs import Job, is_trained, main, write_results
 from protosphere.losses import NONLLoss, NormFaceLoss, NTCELoss, ntce_loss
 from protosphere.recipes import registry
 from protosphere.runs import RunFolder
@@ -208,16 +207,7 @@ def collect(runs: Path) -> None:
             rows.append({"variant": variant.name, "change": variant.title, **values})
         elif variant.name in known:
             rows.append(known[variant.name])
-    if not rows:
-        raise SystemExit(f"{runs} must have complete runs of this benchmark; there are none")
-    record = {
-        "benchmark": "variants",
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": harness.commit(),
-        "machine": machine,
-        "rows": rows,
-    }
-    RESULTS.write_text(json.dumps(record, indent=1) + "\n")
+    record = write_results(RESULTS, "variants", machine, rows)
     print(table(record), f"written to {RESULTS}", sep="\n\n")
 
 

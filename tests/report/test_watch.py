@@ -243,12 +243,16 @@ def test_the_command_says_where_the_page_is_and_ends_on_a_signal(
 ) -> None:
     command = [sys.executable, "-m", "protosphere", "report", str(tmp_path), "--watch"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        url = process.stdout.readline().split()[0]
-        with urllib.request.urlopen(url, timeout=20) as response:
-            page = response.read().decode()
-        process.send_signal(number)
-        assert process.wait(20) == 0
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            url = next(word for word in line.split() if word.startswith("http://127.0.0.1:"))
+            with urllib.request.urlopen(url, timeout=20) as response:
+                page = response.read().decode()
+            process.send_signal(number)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()  # A failure must not wait for a server that runs until it is stopped.
     assert "<h1>No run yet</h1>" in page
     assert f"there is none in {tmp_path}" in page
 

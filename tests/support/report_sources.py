@@ -2,11 +2,13 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from protosphere.runs.comparison import write_comparison
 from protosphere.runs.sweeps import SweepRecord, SweepSetting, SweepTrial, write_sweep
 from protosphere.studies.compare import compare_runs
+from support.report_studies import create_sweep
 from support.short_runs import logged_run, short_run
 
 # A class whose name is a script in HTML, in an attribute, and at the end of a script element.
@@ -64,19 +66,8 @@ def _sweep() -> SweepRecord:
             (rate, temperature) for rate in rates for temperature in temperatures
         )
     )
-    return SweepRecord(
-        name="digits-nonl",
-        recipe="name: digits-nonl\n",
-        metric="accuracy",
-        direction="maximize",
-        num_validation=100,
-        sampler="grid",
-        seed=0,
-        prune=False,
-        num_trials=len(trials),
-        settings=(
-            SweepSetting("optimizer.lr", "grid", rates),
-            SweepSetting("loss.temperature", "grid", temperatures),
-        ),
-        trials=trials,
+    settings = (
+        SweepSetting("optimizer.lr", "grid", rates),
+        SweepSetting("loss.temperature", "grid", temperatures),
     )
+    return replace(create_sweep(), num_trials=len(trials), settings=settings, trials=trials)

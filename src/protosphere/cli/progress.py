@@ -34,7 +34,7 @@ def progress_bar(description: str) -> Iterator[Callable[[float], None]]:
 
 
 class BarDisplay:
-    """A context manager with a progress bar of its own, ``_bar``, that shows it meanwhile."""
+    """Base class of displays with a progress bar ``_bar``, shown while the context is active."""
 
     _bar: "Progress"
 

@@ -29,8 +29,8 @@ def report(
         bool,
         typer.Option(
             "--watch",
-            help="Show the page at an address of this machine instead, and follow runs in progress "
-            "until Ctrl-C.",
+            help="Serve the page on 127.0.0.1 instead of writing a file, and update it while runs "
+            "are in progress.",
         ),
     ] = False,
     port: Annotated[
@@ -80,7 +80,7 @@ def _watch(sources: list[Path], out: Path | None, port: int | None) -> None:
         raise ValueError("--out cannot be used with --watch, which writes no file")
     watched = watch_sources(sources)
     with catch_signals() as stop_requested, ReportServer(watched, port or 0) as server:
-        echo(f"{server.url} shows the runs and follows them; Ctrl-C ends it")
+        echo(f"Serving the report at {server.url} (press Ctrl-C to stop)")
         sys.stdout.flush()
         server.serve_until(stop_requested)
 
@@ -93,6 +93,6 @@ def check_packages() -> None:
     """
     from importlib.util import find_spec
 
-    for module, title in (("plotly", "plotly"), ("yaml", "PyYAML")):
+    for module, title in (("plotly", "plotly"), ("yaml", "PyYAML"), ("scipy", "SciPy")):
         if find_spec(module) is None:
             raise ImportError(f'a report needs {title}: pip install "protosphere[report]"')

@@ -37,7 +37,7 @@ def normface_nonl_loss(
 ) -> Float[Tensor, "samples"] | Float[Tensor, ""]:
     """Weighted mean of NormFace and NONL with the same prototypes and temperature.
 
-    ℓ_i = w (log Σ_c exp(S_ic) − S_{i y_i}) + (1 − w) (log Σ_{j: y_j ≠ y_i} exp(S_{j y_i}) −
+    ℓ_i = λ (log Σ_c exp(S_ic) − S_{i y_i}) + (1 − λ) (log Σ_{j: y_j ≠ y_i} exp(S_{j y_i}) −
     S_{i y_i}), with S_ic = cos(z_i, w_c)/τ.
 
     The first part, :func:`normface_loss`, sums over the classes of each sample (a row of S); the
@@ -49,7 +49,7 @@ def normface_nonl_loss(
         prototypes: Prototypes w; the loss normalizes them.
         labels: Class index y of each sample; or class probabilities, shape (samples, classes), or
             :class:`MixedLabels`.
-        normface_weight: Weight w of NormFace, from 0 to 1; NONL has the weight 1 − w.
+        normface_weight: Weight λ of NormFace, from 0 to 1; NONL has the weight 1 − λ.
         temperature: Temperature τ, a positive number or a tensor with one element.
         min_temperature: Lower bound of τ in both parts. NONL decreases without bound as τ → 0, so a
             temperature that requires a gradient must have one.
@@ -101,7 +101,7 @@ def normface_nonl_loss(
 class NormFaceNONLLoss(LossModule):
     """Weighted mean of NormFace and NONL with the prototypes and the temperature of one head.
 
-    ℓ_i = w (log Σ_c exp(S_ic) − S_{i y_i}) + (1 − w) (log Σ_{j: y_j ≠ y_i} exp(S_{j y_i}) −
+    ℓ_i = λ (log Σ_c exp(S_ic) − S_{i y_i}) + (1 − λ) (log Σ_{j: y_j ≠ y_i} exp(S_{j y_i}) −
     S_{i y_i}), with S_ic = cos(z_i, w_c)/τ; called as ``loss(features, head, labels)`` with a
     :class:`~protosphere.classifiers.CosineClassifier` that has the prototypes w and the temperature
     τ, or of many classes with a :class:`~protosphere.classifiers.ShardedCosineClassifier`. NONL
@@ -109,7 +109,7 @@ class NormFaceNONLLoss(LossModule):
     ``min_temperature``.
 
     Args:
-        normface_weight: Weight w of NormFace, from 0 to 1; NONL has the weight 1 − w.
+        normface_weight: Weight λ of NormFace, from 0 to 1; NONL has the weight 1 − λ.
         label_smoothing: Amount ε of label smoothing, from 0 to 1: q becomes (1 − ε) q + ε/K.
         class_weights: Weight of each class, applied to the samples of the class.
         ignore_index: Samples with this label are ignored.

@@ -1,4 +1,4 @@
-"""Rows of benchmarks, read without trust: older and interrupted files give what they have."""
+"""Read the rows of benchmarks; files that are older or incomplete give the fields they have."""
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
