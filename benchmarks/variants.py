@@ -33,7 +33,14 @@ from torch import Tensor, nn
 
 import harness
 from jobs import Job, is_trained, main, write_results
-from protosphere.losses import NONLLoss, NormFaceLoss, NTCELoss, ntce_loss
+from protosphere.losses import (
+    CrossEntropyLoss,
+    NONLLoss,
+    NormFaceLoss,
+    NTCELoss,
+    nonl_loss,
+    ntce_loss,
+)
 from protosphere.recipes import registry
 from protosphere.runs import RunFolder
 
@@ -86,6 +93,41 @@ class SumOfLosses(nn.Module):
         return torch.stack([loss(features, head, labels) for loss in self.losses]).mean()
 
 
+class CrossEntropyAndNONL(nn.Module):
+    """The mean of cross-entropy of a linear classifier and NONL with the weights as prototypes.
+
+    Args:
+        label_smoothing: Label smoothing of cross-entropy.
+        temperature: Temperature of NONL.
+    """
+
+    def __init__(self, label_smoothing: float, temperature: float) -> None:
+        super().__init__()
+        self.cross_entropy = CrossEntropyLoss(label_smoothing=label_smoothing)
+        self.temperature = temperature
+
+    def forward(self, features: Tensor, head: Any, labels: Tensor) -> Tensor:
+        """Return the mean of the losses."""
+        nonl = nonl_loss(features, head.prototypes, labels, temperature=self.temperature)
+        return (self.cross_entropy(features, head, labels) + nonl) / 2
+
+
+class MarginAndNONL(nn.Module):
+    """The mean of NormFace with a margin and NONL.
+
+    Args:
+        margin: Margin that is subtracted from the cosine of the right class.
+    """
+
+    def __init__(self, margin: float) -> None:
+        super().__init__()
+        self.normface, self.nonl = NormFaceLoss(margin=margin), NONLLoss()
+
+    def forward(self, features: Tensor, head: Any, labels: Tensor) -> Tensor:
+        """Return the mean of the losses."""
+        return (self.normface(features, head, labels) + self.nonl(features, head, labels)) / 2
+
+
 class ScheduledNTCE(nn.Module):
     """NTCE with a temperature that falls to that of the head along a half cosine.
 
@@ -124,6 +166,22 @@ def use_schedule(start: float) -> None:
     _replace_loss("ntce", lambda: ScheduledNTCE(start, STEPS))
 
 
+def use_cross_entropy_and_nonl(label_smoothing: float, temperature: float) -> None:
+    """Let cross-entropy of this process be the mean with NONL."""
+    _replace_loss("ce", lambda: CrossEntropyAndNONL(label_smoothing, temperature))
+
+
+def use_margin_and_nonl(margin: float) -> None:
+    """Let NormFace of this process be the mean with NONL, with a margin."""
+    _replace_loss("normface", lambda: MarginAndNONL(margin))
+
+
+def _mean(name: str, title: str, *overrides: str) -> Variant:
+    """Return a variant with the mean of NormFace and NONL."""
+    loss = ("loss.name=normface-nonl", "loss.temperature=0.1")
+    return Variant(f"mean-{name}", f"mean of NormFace and NONL, {title}", (*loss, *overrides))
+
+
 VARIANTS = (
     Variant("both", "mean of NormFace and NTCE", prepare=partial(use_both_directions, "ntce")),
     Variant("temperature-0.1", "temperature 0.1", ("loss.temperature=0.1",)),
@@ -158,6 +216,34 @@ VARIANTS = (
         ("optimizer.lr=0.39", "optimizer.weight_decay=4.7e-4"),
     ),
     Variant("chosen", "none, once more"),
+    _mean("repeated", "temperature 0.1, once more"),
+    _mean("0.75", "temperature 0.1, weights 0.75 and 0.25", "loss.normface_weight=0.75"),
+    _mean("0.25", "temperature 0.1, weights 0.25 and 0.75", "loss.normface_weight=0.25"),
+    _mean("temperature-0.13", "temperature 0.13", "loss.temperature=0.13"),
+    _mean("temperature-0.08", "temperature 0.08", "loss.temperature=0.08"),
+    Variant(
+        "ce-nonl",
+        "mean of cross-entropy and NONL, temperature 0.1; settings of cross-entropy",
+        prepare=partial(use_cross_entropy_and_nonl, 0.13, 0.1),
+        base="ce",
+    ),
+    Variant(
+        "mean-margin",
+        "mean of NormFace with margin 0.1 and NONL, temperature 0.1",
+        ("loss.name=normface", "loss.temperature=0.1"),
+        partial(use_margin_and_nonl, 0.1),
+    ),
+    _mean(
+        "lr-0.39",
+        "temperature 0.1, learning rate 0.39, weight decay 4.7e-4",
+        "optimizer.lr=0.39",
+        "optimizer.weight_decay=4.7e-4",
+    ),
+    _mean(
+        "head-lr",
+        "temperature 0.1, learning rate of the head × 0.1",
+        "optimizer.lr_scale.head=0.1",
+    ),
 )
 
 
@@ -175,6 +261,18 @@ def chosen_settings(loss: str) -> list[str]:
     record = json.loads((SWEEPS / loss / "sweep.json").read_text())
     best = next(trial for trial in record["trials"] if trial["number"] == record["best"])
     return [f"{key}={json.dumps(value)}" for key, value in best["settings"].items()]
+
+
+def variant_settings(name: str) -> list[str]:
+    """Return the settings of a variant that differs in settings alone, as values of ``--set``.
+
+    Args:
+        name: Name of the variant.
+    """
+    variant = next(variant for variant in VARIANTS if variant.name == name)
+    if variant.prepare is not None:
+        raise ValueError(f"{name} is more than settings")
+    return [*chosen_settings(variant.base), *variant.overrides]
 
 
 def _job(variant: Variant) -> Job:
