@@ -331,3 +331,20 @@ def test_16_bit_images_keep_their_levels(tmp_path: Path) -> None:
     images, _ = next(loader.evaluation_batches(1))
     center = torch.from_numpy((ramp / 65535).astype(np.float32))[2:30, 2:30]
     torch.testing.assert_close(images[0, 0], center, rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_are_crops_of_the_first_epoch_and_do_not_disturb_another(
+    files: ImageFiles, workers: int
+) -> None:
+    loader = folder_loader(files, workers=workers)
+    first = list(loader.batches(2, seed=3, epoch=0, shard=(1, 2)))
+    second = list(loader.batches(2, seed=3, epoch=1))
+    assert len(first) == len(second) > 2
+    again = []
+    for batch in loader.batches(2, seed=3, epoch=1):
+        again.append(batch)
+        some = list(loader.sample_batches(2, num_batches=2, seed=3, shard=(1, 2)))
+        assert_same_batches(some, first[:2])
+    assert_same_batches(again, second)
+    assert len(list(loader.sample_batches(2, num_batches=99, seed=3))) == len(first)

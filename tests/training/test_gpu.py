@@ -200,3 +200,27 @@ def test_the_averaged_weights_are_swapped_in_under_the_graph() -> None:
         assert torch.equal(objective.head.prototypes, trained)
         assert not torch.equal(average, trained)
     assert progress.step == 12
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_averaged_weights_under_the_graph_have_their_own_batch_norm(precision: Any) -> None:
+    """Evaluated, they give what they give with the statistics of all images as one batch."""
+    config = TrainConfig(
+        Schedule(1.0, 6), batch_size=70, ema_decay=0.9, compile=True, precision=precision
+    )
+    objective, loader = small_objective().cuda(), _loader(PLAIN_POLICY)
+    losses = []
+    for progress in train(objective, loader, config):
+        losses.append(progress.loss)
+        state = {name: value.clone() for name, value in objective.state_dict().items()}
+        with progress.ema_weights(), torch.no_grad():
+            images = torch.cat([images for images, _ in loader.evaluation_batches(70)])
+            objective.eval()
+            evaluated = objective.encoder(images)
+            objective.train()
+            trained = objective.encoder(images)
+        assert (evaluated - trained).norm() < 0.05 * trained.norm()
+        for name, value in objective.state_dict().items():
+            if "num_batches" not in name:  # The line with the images as one batch has counted.
+                assert torch.equal(value, state[name]), name
+    assert losses == pytest.approx(_losses(config, PLAIN_POLICY)[0], rel=1e-4)

@@ -97,6 +97,21 @@ class FolderLoader:
         shard: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[Tensor, ...]]:
         """Yield cropped uint8 images (samples, views, channels, size, size) and labels."""
+        parts = batch_slices(len(self), batch_size, first=first, shard=shard)
+        return self._crops(self._training, parts, seed=seed, epoch=epoch)
+
+    def sample_batches(
+        self, batch_size: int, *, num_batches: int, seed: int, shard: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the first batches of an epoch, as :meth:`batches` does."""
+        parts = batch_slices(len(self), batch_size, shard=shard)[:num_batches]
+        # The other workers may be in the middle of an epoch.
+        return self._crops(self._evaluation, parts, seed=seed, epoch=0)
+
+    def _crops(
+        self, workers: ImageWorkers, parts: list[slice], *, seed: int, epoch: int
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Yield images and labels of parts of the order of an epoch."""
         paths, count = self.split.paths, len(self)
         order = epoch_order(
             count, seed=seed, epoch=epoch, sampler=self.sampler, labels=self.split.labels
@@ -104,13 +119,12 @@ class FolderLoader:
         labels = self.split.labels[order].to(self.device)
         # A sample that is drawn again gets another crop.
         crop_index = order + count * repetitions(order)
-        parts = batch_slices(count, batch_size, first=first, shard=shard)
         # The keys must not hold this loader, which holds them: it would never be collected.
         keys: Iterator[list[_Key]] = (
             [(paths[index % count], (seed, epoch, index)) for index in crop_index[part].tolist()]
             for part in parts
         )
-        for part, images in zip(parts, self._training.batches(keys), strict=True):
+        for part, images in zip(parts, workers.batches(keys), strict=True):
             yield images, labels[part]
 
     def prepare(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """Loaders: batches for training and evaluation, wherever the images are."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -75,6 +76,19 @@ class Loader(Protocol):
             first: Index of the first batch to yield.
             shard: Which part of each batch to yield, and of how many; the parts of all processes
                 are the batch, in its order.
+        """
+        ...
+
+    def sample_batches(
+        self, batch_size: int, *, num_batches: int, seed: int, shard: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Yield some full batches for :meth:`prepare`, also while an epoch of them goes on.
+
+        Args:
+            batch_size: Number of samples in a batch.
+            num_batches: Number of batches; fewer if an epoch has fewer.
+            seed: Seed of the run, which determines the samples.
+            shard: Which part of each batch to yield, and of how many.
         """
         ...
 
@@ -154,6 +168,12 @@ class MemoryLoader:
             shard=shard,
         )
 
+    def sample_batches(
+        self, batch_size: int, *, num_batches: int, seed: int, shard: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the first batches of an epoch as sample indices."""
+        return islice(self.batches(batch_size, seed=seed, epoch=0, shard=shard), num_batches)
+
     def prepare(self, *tensors: Tensor) -> Batch:
         """Return augmented images and labels of the samples at these indices."""
         index = tensors[0].repeat(self.augmentation.policy.num_views)
@@ -214,6 +234,12 @@ class FeatureLoader:
             device=self.device,
             shard=shard,
         )
+
+    def sample_batches(
+        self, batch_size: int, *, num_batches: int, seed: int, shard: tuple[int, int] = (0, 1)
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the first batches of an epoch as sample indices."""
+        return islice(self.batches(batch_size, seed=seed, epoch=0, shard=shard), num_batches)
 
     def prepare(self, *tensors: Tensor) -> Batch:
         """Return features and labels of the samples at these indices."""

@@ -14,9 +14,11 @@ class ExponentialMovingAverage:
     """Exponential moving average of the weights of a module.
 
     θ̄ ← d θ̄ + (1 − d) θ after each step, with d = min(decay, (1 + t)/(10 + t)) after t steps, for
-    all floating-point entries of the state dict, running statistics included. Frozen parts, whose
-    parameters do not require gradients, are left out: their average is what they are. So are queues
-    of recent features, which are no weights.
+    all floating-point entries of the state dict. Running statistics are among them, but their
+    average does not fit the averaged weights, for which
+    :class:`~protosphere.training.averaged_weights.AveragedWeights` computes others. Frozen parts,
+    whose parameters do not require gradients, are left out: their average is what they are. So are
+    queues of recent features, which are no weights.
 
     ``torch.optim.swa_utils`` reads the number of steps from the device at every update. Here the
     decay of a step is a tensor that is filled before the step, so that the update can be part of a

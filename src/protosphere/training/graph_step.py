@@ -25,7 +25,7 @@ class GraphStep:
     and moving average. The step of a small network is hundreds of kernels of a few microseconds
     each, which Python could not launch as fast as they run. An optimizer that cannot be captured
     runs after the graph, with the moving average. The first three steps run without the graph and
-    count like any other. See :class:`~protosphere.training.step.Step` for the methods.
+    count like any other. See :class:`~protosphere.training.protocol.Step` for the methods.
 
     Args:
         objective: Module to train, on the device of the loader, a GPU; it is converted to
@@ -67,6 +67,10 @@ class GraphStep:
         if not self._eager.captures_optimizer:
             self._eager.apply_gradients()
         return self._output
+
+    def encode(self, batch: tuple[Tensor, ...], *, index: int) -> None:
+        """Augment and encode a batch, without the graph; see :meth:`Step.encode`."""
+        self._eager.encode(batch, index=index)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what resuming needs besides the weights; see :meth:`Step.state_dict`."""

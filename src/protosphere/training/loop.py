@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from protosphere.parallel import find_shards
 from protosphere.parallel.gradients import broadcast_state
 from protosphere.parallel.launch import World
 from protosphere.runs.checkpoints import Checkpoint
+from protosphere.training.averaged_weights import AveragedWeights
 from protosphere.training.config import TrainConfig
 from protosphere.training.fsdp import (
     check_fsdp,
@@ -24,9 +26,10 @@ from protosphere.training.fsdp import (
 from protosphere.training.graph_step import GraphStep
 from protosphere.training.objective import Objective
 from protosphere.training.parameter_groups import ParameterGroup
+from protosphere.training.protocol import Step
 from protosphere.training.schedules import Schedule
 from protosphere.training.sharded_state import gather_checkpoint, select_checkpoint
-from protosphere.training.step import EagerStep, Step
+from protosphere.training.step import EagerStep
 
 # Far above any loss of a network that learns: ln K for a guess, at most 2/temperature more for
 # normalized losses.
@@ -53,9 +56,11 @@ class Progress(NamedTuple):
         stopping: Whether this is the last report because ``should_stop`` returned True.
         checkpoint: Function that returns the weights and the state to resume from here. They share
             memory with the training run and must be saved before it continues. With ``fsdp``, a
-            sharded head or a queue, every process must call it; the first one gets all of them.
+            sharded head, a queue or a moving average, every process must call it; the first one
+            gets all of them.
         ema_weights: Function that returns a context manager; while it is active, the objective has
-            the moving average of its weights, if the run has one.
+            the moving average of its weights, if the run has one, and statistics of batch norm that
+            were computed for it. Every process must enter it.
     """
 
     step: int
@@ -121,6 +126,7 @@ def train(
         first_step = resume.step
         losses_so_far = losses[: first_step % steps_per_epoch]
         _restore(resume, objective, take_step, losses_so_far, config, len(loader))
+    average = AveragedWeights(objective, take_step, loader, config, world)
     objective.train()
     samples_per_step = min(config.batch_size, len(loader))
     throughput = _Throughput(first_step)
@@ -145,8 +151,9 @@ def train(
             speed = throughput.measure(done, whole_epoch=at_end) * samples_per_step
 
             def checkpoint(
-                losses_so_far: Tensor = losses[: 0 if at_end else index + 1],
+                losses_so_far: Tensor = losses[: 0 if at_end else index + 1], done: int = done
             ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+                average.refresh(done)
                 weights, state = gather_checkpoint(
                     objective.state_dict(), take_step.state_dict(), find_shards(objective)
                 )
@@ -158,7 +165,6 @@ def train(
                     "batch_size": config.batch_size,
                 }
 
-            ema_weights = nullcontext if take_step.ema is None else take_step.ema.applied
             yield Progress(
                 done,
                 done / steps_per_epoch,
@@ -168,7 +174,7 @@ def train(
                 at_end,
                 stopping,
                 checkpoint,
-                ema_weights,
+                partial(average.applied, done),
             )
             if stopping:
                 return

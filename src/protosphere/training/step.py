@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,56 +24,9 @@ from protosphere.training.sharded_state import find_sharded_parameters
 _AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-@runtime_checkable
-class Step(Protocol):
-    """A training step, which owns the optimizer and the average of the weights."""
-
-    @property
-    def ema(self) -> ExponentialMovingAverage | None:
-        """The moving average of the weights, if the run has one."""
-        ...
-
-    @property
-    def loss_scale(self) -> float | None:
-        """The loss scale of float16, None in other precisions; it waits for the device."""
-        ...
-
-    def __call__(self, batch: tuple[Tensor, ...], *, step: int, lr: float) -> Tensor:
-        """Do one training step.
-
-        Args:
-            batch: A batch of :meth:`Loader.batches`.
-            step: Number of steps done before over the whole run; with the seed of the run it
-                determines all random numbers of this step.
-            lr: Learning rate.
-
-        Returns:
-            The loss before the update, on the device; it is valid until the next step.
-        """
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what resuming needs besides the weights, as plain types.
-
-        Every process must call it: each of them may have a part of a queue of recent features.
-        """
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state that was saved on this device or another one.
-
-        Args:
-            state: What :meth:`state_dict` returned.
-
-        Raises:
-            ValueError, KeyError, RuntimeError: The state is of another model, optimizer or
-                average.
-        """
-        ...
-
-
 class EagerStep:
-    """A training step without a CUDA graph; see :class:`Step` for its methods.
+    """A training step without a CUDA graph; see
+    :class:`~protosphere.training.protocol.Step` for its methods.
 
     The parts of a step are public, because :class:`~protosphere.training.graph_step.GraphStep`
     captures :meth:`update`, or only :meth:`compute_gradients`.
@@ -185,14 +138,19 @@ class EagerStep:
             step: Number of steps done before over the whole run.
             lr: Learning rate.
         """
-        # Processes augment other images, with other random numbers.
-        purpose = "step" if self.world.is_first else f"step of process {self.world.rank}"
-        self._seed(derive_seed(purpose, self.config.seed, step))
+        self._seed("step", step)
         if lr != self._last_lr:
             self._last_lr = lr
             self._write_lr()
         if self._ema is not None:
             self._ema.set_step(step)
+
+    @torch.no_grad()
+    def encode(self, batch: tuple[Tensor, ...], *, index: int) -> None:
+        """Augment and encode a batch; see :meth:`Step.encode`."""
+        self._seed("encode", index)
+        for piece in self._pieces(batch):
+            self._compute_features(*piece)
 
     def update(self, batch: tuple[Tensor, ...]) -> Tensor:
         """Compute the loss and update the weights.
@@ -228,9 +186,12 @@ class EagerStep:
             with self._average_gradients.overlap():
                 self._backward(loss)
         else:
-            pieces = split_batch(batch, self.config.micro_batch_size, sizes=self._part_sizes())
             loss = micro_batch_backward(
-                self.objective.encoder, pieces, self._encode, self._loss, self._backward
+                self.objective.encoder,
+                self._pieces(batch),
+                self._encode,
+                self._loss,
+                self._backward,
             )
         self._average_gradients()
         if self._scaler is not None:
@@ -320,13 +281,14 @@ class EagerStep:
             self._ema.load_state_dict(state["ema"])
         self.objective.load_queue(state.get("queue"))
 
-    def _part_sizes(self) -> tuple[int, int] | None:
-        """Return the least and the greatest number of samples of a process; None for one."""
+    def _pieces(self, batch: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+        """Return the pieces of a batch that are encoded at a time."""
+        if self.config.micro_batch_size is None:
+            return [batch]
         count = self.world.size
-        if count == 1:
-            return None
         num_samples = min(self.config.batch_size, len(self.loader))
-        return num_samples // count, -(-num_samples // count)
+        sizes = None if count == 1 else (num_samples // count, -(-num_samples // count))
+        return split_batch(batch, self.config.micro_batch_size, sizes=sizes)
 
     def _compute_whole(self, *batch: Tensor) -> Tensor:
         return self._compute_loss(*self._compute_features(*batch))
@@ -362,7 +324,10 @@ class EagerStep:
     def _backward(self, loss: Tensor) -> None:
         (loss if self._scaler is None else self._scaler.scale(loss)).backward()
 
-    def _seed(self, seed: int) -> None:
+    def _seed(self, purpose: str, number: int) -> None:
+        # Processes augment other images, with other random numbers.
+        process = "" if self.world.is_first else f" of process {self.world.rank}"
+        seed = derive_seed(f"{purpose}{process}", self.config.seed, number)
         if self.device.type == "cuda":
             torch.cuda.default_generators[self.device.index or 0].manual_seed(seed)
         else:
