@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import averaged_weights
 import benefits_tables
 import corruptions
 import embeddings
@@ -63,6 +64,9 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "small-set": lambda: (benefits_tables.small_set_table(), benefits_tables.source()),
     "noise": lambda: (benefits_tables.noise_table(), benefits_tables.source()),
     "convergence": lambda: (benefits_tables.convergence_table(), benefits_tables.source()),
+    "averaged-weights": _of_record(
+        "averaged_weights", averaged_weights.table, averaged_weights.source
+    ),
     "classifiers": lambda: (runs.classifiers_table(), runs.classifiers_source()),
     "corruptions": _of_record("corruptions-gpu", corruptions.table),
     "embeddings": _of_record("embeddings", embeddings.table),
