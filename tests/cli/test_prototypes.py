@@ -67,15 +67,17 @@ def test_a_classifier_is_that_of_the_library(files: Path, saved: Path) -> None:
         classes = own.predict(test["features"]).tolist()
         scores = own.rejection_score(test["features"]).tolist()
     output = _prototypes("score", saved, files / "test.npz")
-    assert output == f"accuracy {100 * accuracy:.2f} % on 60 samples\n"
+    # All classes have as many samples, so that both accuracies are equal.
+    line = f"accuracy {100 * accuracy:.2f} %, balanced accuracy {100 * accuracy:.2f} %"
+    assert output == f"{line} on 60 samples\n"
     rows = _rows(_prototypes("predict", saved, files / "test.npz"))
     assert [row["class"] for row in rows] == classes
     confidences = [float(row["confidence"]) for row in rows]
     assert confidences == pytest.approx(probabilities, abs=1e-6)
     found = [float(row["rejection_score"]) for row in rows]
     assert found == pytest.approx(scores, abs=1e-6)
-    records = json.loads(_prototypes("predict", saved, files / "test.npz", "--format", "json"))
-    assert [record["class"] for record in records] == classes
+    content = json.loads(_prototypes("predict", saved, files / "test.npz", "--format", "json"))
+    assert [record["class"] for record in content["predictions"]] == classes
 
 
 def test_build_says_what_was_built(files: Path) -> None:
@@ -147,6 +149,62 @@ def test_classes_that_the_classifier_does_not_know_are_named(files: Path, saved:
     result = invoke("prototypes", "score", saved, path)
     assert result.exit_code == 0
     assert result.stderr == "The classifier does not know 1 class of the file, such as cow\n"
+
+
+@pytest.fixture
+def uneven(files: Path, saved: Path) -> Path:
+    """Samples at the prototypes, 4 of ant and 1 of bee; one ant and the bee have other labels."""
+    rows = PrototypeClassifier.load(saved).prototypes_[[0, 0, 0, 0, 1]]
+    return _save(files / "uneven.npz", rows, np.array([0, 0, 0, 1, 2]), NAMES)
+
+
+def test_predictions_come_with_accuracies_if_there_are_labels(saved: Path, uneven: Path) -> None:
+    # Three of five are correct: all 3 labeled ant, none of 1 labeled bee, none of 1 labeled cat.
+    line = "accuracy 60.00 %, balanced accuracy 33.33 % on 5 samples\n"
+    result = invoke("prototypes", "predict", saved, uneven)
+    assert result.stderr == line
+    assert [row["class"] for row in _rows(result.stdout)] == ["ant", "ant", "ant", "ant", "bee"]
+    assert _prototypes("score", saved, uneven) == line
+    accuracies = {"num_samples": 5, "accuracy": 0.6, "balanced_accuracy": 1 / 3}
+    assert json.loads(_prototypes("score", saved, uneven, "--json")) == accuracies
+    result = invoke("prototypes", "predict", saved, uneven, "--format", "json")
+    assert result.stderr == ""
+    content = json.loads(result.stdout)
+    assert len(content.pop("predictions")) == 5
+    assert content == accuracies
+
+
+def test_predictions_have_no_accuracy_without_labels(files: Path, saved: Path) -> None:
+    dogs = files / "dogs.npz"
+    assert invoke("prototypes", "predict", saved, dogs).stderr == ""
+    content = json.loads(_prototypes("predict", saved, dogs, "--format", "json"))
+    assert list(content) == ["num_samples", "predictions"]
+
+
+def test_labels_of_another_key_or_of_unknown_classes(files: Path, saved: Path) -> None:
+    rows = PrototypeClassifier.load(saved).prototypes_[:2]
+    path = files / "keys.npz"
+    np.savez(path, features=rows, labels=np.array(["cow", "bee"]), truth=np.array(["ant", "bee"]))
+    result = invoke("prototypes", "predict", saved, path, "--labels", "truth")
+    assert result.stderr == "accuracy 100.00 %, balanced accuracy 100.00 % on 2 samples\n"
+    result = invoke("prototypes", "predict", saved, path)
+    assert result.stderr.splitlines() == [
+        "accuracy 50.00 %, balanced accuracy 50.00 % on 2 samples",
+        "The classifier does not know 1 class of the file, such as cow",
+    ]
+    message = refusal("prototypes", "predict", saved, path, "--labels", "targets")
+    assert "must have labels under the key 'targets'" in message
+
+
+def test_labels_that_are_no_classes_do_not_prevent_predictions(files: Path, saved: Path) -> None:
+    path = _save(files / "floats.npz", np.eye(8)[:4], np.linspace(0, 1, 4))
+    result = invoke("prototypes", "predict", saved, path)
+    assert result.exit_code == 0
+    assert len(_rows(result.stdout)) == 4
+    assert result.stderr.startswith("No accuracy: labels in floats.npz must be integers or strings")
+    assert result.stderr.count("\n") == 1
+    message = refusal("prototypes", "predict", saved, path, "--labels", "labels")
+    assert message.startswith("labels in floats.npz must be integers or strings")
 
 
 def test_export_computes_the_probabilities_of_the_classifier(files: Path) -> None:

@@ -1,10 +1,11 @@
 """Files that ``protosphere prototypes`` reads and writes: features, labels, classifiers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from protosphere.data.feature_files import FeatureFile, read_features
 
@@ -30,17 +31,23 @@ def read_labeled(
         ValueError: The arrays are not features and labels.
     """
     content = read_features(path, features=features, labels=labels)
-    inputs, targets = _check_features(path, content, like), _to_numpy(content.labels)
+    inputs = _check_features(path, content, like)
+    return inputs, _check_labels(path, content, inputs)
+
+
+def _check_labels(path: Path, content: FeatureFile, inputs: np.ndarray) -> np.ndarray:
+    """Return the labels of a file, as class names where the file has names."""
+    targets = _to_numpy(content.labels)
     if targets.shape != inputs.shape[:1] or targets.dtype.kind not in "iuUSO":
         raise ValueError(
             f"labels in {path.name} must be integers or strings, one per sample, shape "
             f"({len(inputs)},), got {targets.shape} of {targets.dtype}"
         )
     if targets.dtype.kind == "S":
-        return inputs, np.char.decode(targets, "utf-8")
+        return np.char.decode(targets, "utf-8")
     names = content.class_names
     if names is None or targets.dtype.kind not in "iu":
-        return inputs, targets
+        return targets
     low, high = int(targets.min()), int(targets.max())
     if low < 0 or high >= len(names):
         got = low if low < 0 else high
@@ -48,7 +55,70 @@ def read_labeled(
             f"labels in {path.name} must be between 0 and {len(names) - 1}, one for each class "
             f"name, got {got}"
         )
-    return inputs, np.array(names)[targets]
+    named: np.ndarray = np.array(names)[targets]
+    return named
+
+
+class Samples(NamedTuple):
+    """Features to classify.
+
+    Attributes:
+        inputs: The features.
+        targets: The labels; None if there are none, or none that can be used.
+        problem: Why labels that are there cannot be used; None if they can.
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray | None
+    problem: str | None
+
+
+def read_samples(
+    path: Path, features: str, labels: str | None, *, like: "PrototypeClassifier"
+) -> Samples:
+    """Read features of the dimension of a classifier, and their labels if there are any.
+
+    Args:
+        path: File with features.
+        features: Key of the features.
+        labels: Key of the labels, which the file must have. None reads ``"labels"`` if the file
+            has this key.
+        like: The classifier.
+
+    Raises:
+        ValueError: The array is not features of this dimension, or labels of the given key are
+            missing or cannot be used.
+    """
+    if labels is not None:
+        return Samples(*read_labeled(path, features, labels, like=like), None)
+    content = read_features(path, features=features, labels=None)
+    inputs = _check_features(path, content, like)
+    if not len(content.labels):
+        return Samples(inputs, None, None)
+    try:
+        return Samples(inputs, _check_labels(path, content, inputs), None)
+    except ValueError as error:
+        return Samples(inputs, None, str(error))
+
+
+def compute_accuracies(predicted: ArrayLike, targets: np.ndarray) -> dict[str, Any]:
+    """Return number of samples, accuracy, and balanced accuracy: the mean over classes.
+
+    Args:
+        predicted: Predicted classes.
+        targets: Labels; a class without samples does not count in the mean.
+
+    >>> compute_accuracies(["a", "a", "b"], np.array(["a", "b", "b"]))["balanced_accuracy"]
+    0.75
+    """
+    correct = np.asarray(predicted) == targets
+    _, index, counts = np.unique(targets, return_inverse=True, return_counts=True)
+    num_correct = np.bincount(index, weights=correct)
+    return {
+        "num_samples": len(targets),
+        "accuracy": float(correct.mean()),
+        "balanced_accuracy": float((num_correct / counts).mean()),
+    }
 
 
 def read_unlabeled(path: Path, features: str, *, like: "PrototypeClassifier") -> np.ndarray:

@@ -1,12 +1,13 @@
 """``protosphere prototypes``: a classifier of class means from any features, without training."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from protosphere.cli.options import Command, Format, Group, TableFormat
+from protosphere.cli.options import AsJson, Command, Format, Group
 
 if TYPE_CHECKING:
     from protosphere.classifiers import PrototypeClassifier
@@ -150,7 +151,7 @@ def add(
     line = f"Added {name} from {count(len(inputs), 'sample')}; the classifier has {classes}"
     echo(line, err=rows is not None)
     if rows is not None:
-        _print_rows(rows, "csv")
+        _print_rows(rows)
 
 
 @app.command(cls=Command)
@@ -178,23 +179,30 @@ def score(
     samples: FeaturesPath,
     features: FeaturesKey = "features",
     labels: LabelsKey = "labels",
+    as_json: AsJson = False,
 ) -> None:
-    """Compute the accuracy on features and labels."""
+    """Compute accuracy and balanced accuracy on features and labels.
+
+    The balanced accuracy is the mean over the classes of the file.
+    """
     from protosphere.cli.errors import report_errors
-    from protosphere.cli.text import count, echo
+    from protosphere.cli.text import echo, to_json
 
     with report_errors():
-        from protosphere.cli.prototype_files import load_classifier, read_labeled
+        from protosphere.cli.prototype_files import (
+            compute_accuracies,
+            load_classifier,
+            read_labeled,
+        )
 
         classifier = load_classifier(path)
         inputs, targets = read_labeled(samples, features, labels, like=classifier)
-        accuracy = classifier.score(inputs, targets)
-        known = set(classifier.classes_.tolist())
-        unknown = [target for target in dict.fromkeys(targets.tolist()) if target not in known]
-    echo(f"accuracy {100 * accuracy:.2f} % on {count(len(inputs), 'sample')}")
-    if unknown:
-        classes = count(len(unknown), "class")
-        echo(f"The classifier does not know {classes} of the file, such as {unknown[0]}", err=True)
+        accuracies = compute_accuracies(classifier.predict(inputs), targets)
+    if as_json:
+        typer.echo(to_json(accuracies, indent=2))
+    else:
+        echo(_describe_accuracies(accuracies))
+    _note_unknown(classifier, targets)
 
 
 @app.command(cls=Command)
@@ -202,23 +210,50 @@ def predict(
     path: ClassifierPath,
     samples: UnlabeledPath,
     features: FeaturesKey = "features",
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--labels",
+            metavar="<key>",
+            help="Key of the labels that accuracies are computed with; by default labels, if the "
+            "file has this key.",
+        ),
+    ] = None,
     output_format: Format = "csv",
 ) -> None:
     """Classify features: class, confidence, and a rejection score.
 
     The rejection score is minus the largest score of a class: the larger it
-    is, the less a sample resembles any class. Labels in the file are not used;
-    `prototypes score` computes the accuracy on them.
+    is, the less a sample resembles any class. If the file has labels, accuracy
+    and balanced accuracy follow: after CSV on standard error, in JSON beside
+    the list of predictions.
     """
     from protosphere.cli.errors import report_errors
+    from protosphere.cli.text import echo, to_json
 
     with report_errors():
-        from protosphere.cli.prototype_files import load_classifier, read_unlabeled
+        from protosphere.cli.prototype_files import (
+            compute_accuracies,
+            load_classifier,
+            read_samples,
+        )
 
         classifier = load_classifier(path)
-        inputs = read_unlabeled(samples, features, like=classifier)
+        inputs, targets, problem = read_samples(samples, features, labels, like=classifier)
         rows = _predictions(classifier, inputs)
-    _print_rows(rows, output_format)
+        accuracies: dict[str, Any] = {"num_samples": len(inputs)}
+        if targets is not None:
+            accuracies = compute_accuracies([row["class"] for row in rows], targets)
+    if output_format == "json":
+        typer.echo(to_json({**accuracies, "predictions": rows}, indent=2))
+    else:
+        _print_rows(rows)
+        if targets is not None:
+            echo(_describe_accuracies(accuracies), err=True)
+    if targets is not None:
+        _note_unknown(classifier, targets)
+    if problem is not None:
+        echo(f"No accuracy: {problem}", err=True)
 
 
 @app.command(cls=Command)
@@ -293,12 +328,30 @@ def _predictions(classifier: "PrototypeClassifier", inputs: Any) -> list[dict[st
     ]
 
 
-def _print_rows(rows: list[dict[str, Any]], output_format: TableFormat) -> None:
-    from protosphere.cli.text import CsvPrinter, to_json
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    from protosphere.cli.text import CsvPrinter
 
-    if output_format == "json":
-        typer.echo(to_json(rows, indent=2))
-        return
     table = CsvPrinter(("class", "confidence", "rejection_score"))
     for row in rows:
         table.print(row)
+
+
+def _describe_accuracies(accuracies: Mapping[str, Any]) -> str:
+    from protosphere.cli.text import count
+
+    samples = count(accuracies["num_samples"], "sample")
+    return (
+        f"accuracy {100 * accuracies['accuracy']:.2f} %, balanced accuracy "
+        f"{100 * accuracies['balanced_accuracy']:.2f} % on {samples}"
+    )
+
+
+def _note_unknown(classifier: "PrototypeClassifier", targets: Any) -> None:
+    """Name a class of the labels that the classifier does not have, if there is one."""
+    from protosphere.cli.text import count, echo
+
+    known = set(classifier.classes_.tolist())
+    unknown = [target for target in dict.fromkeys(targets.tolist()) if target not in known]
+    if unknown:
+        classes = count(len(unknown), "class")
+        echo(f"The classifier does not know {classes} of the file, such as {unknown[0]}", err=True)
