@@ -150,10 +150,14 @@ def train(
                 _check_finite(objective.state_dict(), done, lr, world)
             speed = throughput.measure(done, whole_epoch=at_end) * samples_per_step
 
+            is_interrupted = stopping and not at_end
+
             def checkpoint(
-                losses_so_far: Tensor = losses[: 0 if at_end else index + 1], done: int = done
+                losses_so_far: Tensor = losses[: 0 if at_end else index + 1],
+                done: int = done,
+                is_interrupted: bool = is_interrupted,
             ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-                average.refresh(done)
+                average.refresh(done, is_interrupted=is_interrupted)
                 weights, state = gather_checkpoint(
                     objective.state_dict(), take_step.state_dict(), find_shards(objective)
                 )
@@ -174,7 +178,7 @@ def train(
                 at_end,
                 stopping,
                 checkpoint,
-                partial(average.applied, done),
+                partial(average.applied, done, is_interrupted=is_interrupted),
             )
             if stopping:
                 return
