@@ -1,18 +1,25 @@
 """Which checkpoint: the best one is kept and loaded, and training stops early, resumed or not."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from protosphere.recipes import build, catalog, runner
+from protosphere.recipes import build, catalog, reports, runner
 from protosphere.recipes.loading import load_run
 from protosphere.recipes.monitor import BestEvaluation, find_best, is_patience_exhausted
 from protosphere.recipes.runner import Event, run_recipe
 from protosphere.recipes.schema import Recipe, RecipeError, apply_overrides
 from protosphere.recipes.schema.sections import CheckpointSettings
 from protosphere.runs import RunFolder, RunFolderError
+from protosphere.runs.arrays import (
+    ARRAYS_FILE,
+    BEST_ARRAYS_FILE,
+    read_arrays_of,
+    write_arrays,
+)
 from protosphere.runs.checkpoints import load_checkpoint
 
 SETTINGS = [
@@ -93,6 +100,83 @@ def test_a_best_between_two_checkpoints_is_saved(tmp_path: Path) -> None:
     events = _run(recipe, tmp_path / "run")
     assert events[-1].best is not None
     assert load_run(tmp_path / "run").step == events[-1].best.step
+
+
+class KilledError(BaseException):
+    """Nothing catches it to clean up, as nothing does after SIGKILL."""
+
+
+def _kill_at(write: int, patch: pytest.MonkeyPatch) -> None:
+    """Let the process die at one of the moments at which a file is flushed to disk."""
+    count = iter(range(1, write + 1))
+
+    def flush(descriptor: int) -> None:
+        if next(count) == write:
+            raise KilledError
+
+    patch.setattr(os, "fsync", flush)
+
+
+def test_the_arrays_of_the_best_evaluation_survive_every_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = _recipe("checkpoint={every: 4, keep: 1, monitor: accuracy}", "schedule.epochs=5")
+    evaluated: dict[int, bytes] = {}
+
+    def write(folder: RunFolder, arrays: Any, *, step: int) -> None:
+        evaluated.setdefault(step, arrays["class_means"].tobytes())
+        write_arrays(folder, arrays, step=step)
+
+    monkeypatch.setattr(reports, "write_arrays", write)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+    def check(folder: Path) -> int:
+        records = RunFolder(folder).records()
+        best = find_best(recipe.checkpoint, records)
+        if best is not None:
+            arrays, step = read_arrays_of(RunFolder(folder), best.step)
+            assert step == best.step
+            assert arrays["class_means"].tobytes() == evaluated[step]
+        return -1 if best is None else best.step
+
+    events = _run(recipe, tmp_path / "reference")
+    best, last = check(tmp_path / "reference"), events[-1].progress.step
+    assert best < last, "the test needs a run whose best evaluation is not its last"
+    assert len(set(evaluated.values())) == 5
+    for moment in range(10, 100, 5):
+        folder = tmp_path / f"killed-{moment}"
+        with monkeypatch.context() as patch:
+            _kill_at(moment, patch)
+            try:
+                _run(recipe, folder)
+            except KilledError:
+                check(folder)
+            else:
+                break
+        _run(recipe, folder, start="resume")
+        assert check(folder) == best
+    assert moment > 30, "the loop has killed the run at least five times"
+
+
+def test_without_a_monitor_there_is_one_file_of_arrays(tmp_path: Path) -> None:
+    events = _run(_recipe("schedule.epochs=2"), tmp_path)
+    assert [path.name for path in tmp_path.glob("*.safetensors")] == [ARRAYS_FILE]
+    assert read_arrays_of(RunFolder(tmp_path), None).step == events[-1].progress.step
+
+
+def test_a_run_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
+    recipe = _recipe("checkpoint={every: 1, monitor: accuracy}", "schedule.epochs=4")
+    count = iter(range(100))
+    events = _run(recipe, tmp_path, should_stop=lambda: next(count) == 5)
+    assert events[-1].progress.epoch == 2
+    arrays = read_arrays_of(RunFolder(tmp_path), None).arrays
+    write_arrays(RunFolder(tmp_path), arrays)  # Without the step.
+    (tmp_path / BEST_ARRAYS_FILE).unlink(missing_ok=True)
+    last = _run(recipe, tmp_path, start="resume")[-1]
+    assert last.best is not None
+    found = read_arrays_of(RunFolder(tmp_path), last.best.step).step
+    known = last.best.step > events[-1].progress.step
+    assert found == (last.best.step if known else last.progress.step)
 
 
 def test_a_resumed_run_stops_early_at_the_same_step(tmp_path: Path) -> None:

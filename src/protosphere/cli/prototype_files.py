@@ -59,7 +59,7 @@ def _check_labels(path: Path, content: FeatureFile, inputs: np.ndarray) -> np.nd
     return named
 
 
-class Samples(NamedTuple):
+class ClassifierInput(NamedTuple):
     """Features to classify.
 
     Attributes:
@@ -75,7 +75,7 @@ class Samples(NamedTuple):
 
 def read_samples(
     path: Path, features: str, labels: str | None, *, like: "PrototypeClassifier"
-) -> Samples:
+) -> ClassifierInput:
     """Read features of the dimension of a classifier, and their labels if there are any.
 
     Args:
@@ -90,15 +90,15 @@ def read_samples(
             missing or cannot be used.
     """
     if labels is not None:
-        return Samples(*read_labeled(path, features, labels, like=like), None)
+        return ClassifierInput(*read_labeled(path, features, labels, like=like), None)
     content = read_features(path, features=features, labels=None)
     inputs = _check_features(path, content, like)
     if not len(content.labels):
-        return Samples(inputs, None, None)
+        return ClassifierInput(inputs, None, None)
     try:
-        return Samples(inputs, _check_labels(path, content, inputs), None)
+        return ClassifierInput(inputs, _check_labels(path, content, inputs), None)
     except ValueError as error:
-        return Samples(inputs, None, str(error))
+        return ClassifierInput(inputs, None, str(error))
 
 
 def compute_accuracies(predicted: ArrayLike, targets: np.ndarray) -> dict[str, Any]:

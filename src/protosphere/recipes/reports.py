@@ -11,7 +11,7 @@ from protosphere.parallel.launch import World
 from protosphere.recipes.monitor import BestEvaluation, find_best, is_patience_exhausted
 from protosphere.recipes.schema import Recipe
 from protosphere.runs import RunFolder
-from protosphere.runs.arrays import write_arrays
+from protosphere.runs.arrays import keep_best_arrays, write_arrays
 from protosphere.runs.checkpoints import save_checkpoint
 from protosphere.training import Objective, Progress
 
@@ -79,7 +79,11 @@ def record(
     metrics = None
     if evaluation is not None:
         metrics = evaluation.metrics
-        write_arrays(folder, evaluation.arrays)
+        if recipe.checkpoint.monitor is not None:
+            best_before = find_best(recipe.checkpoint, folder.records())
+            if best_before is not None:
+                keep_best_arrays(folder, best_before.step)
+        write_arrays(folder, evaluation.arrays, step=progress.step)
         entry = {"kind": "evaluation", "step": progress.step, "epoch": epoch}
         folder.log(entry | {"split": recipe.split} | metrics)
     is_last = progress.at_epoch_end and epoch == last

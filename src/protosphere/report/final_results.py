@@ -1,10 +1,9 @@
 """The evaluation of a run that its results are taken from."""
 
-import math
 from collections.abc import Iterable
 
 from protosphere.report.curves import finite
-from protosphere.report.read_run import section_value
+from protosphere.report.read_run import best_evaluation, section_value
 from protosphere.report.sources import RunData
 from protosphere.report.summaries import MISSING, Summary, summarize
 from protosphere.runs.folder import Record
@@ -27,29 +26,42 @@ def final_evaluation(run: RunData) -> Record | None:
 
 
 def _best_evaluation(run: RunData) -> Record | None:
-    """The best evaluation by the metric that the recipe monitors; None if there is none."""
-    monitor = section_value(run.recipe, "checkpoint", "monitor")
-    if not isinstance(monitor, str):
-        return None
-    monitored = [
-        record for record in run.evaluations if isinstance(record.get(monitor), int | float)
-    ]
-    sign = -1 if monitor == "loss" else 1
-
-    def value_of(record: Record) -> float:
-        value = finite(record[monitor])
-        return -math.inf if value is None else sign * value
-
-    return max(monitored, key=value_of, default=None)  # The first one of several equal ones.
+    return best_evaluation(run.recipe, run.records)
 
 
 def shows_last(run: RunData) -> bool:
-    """Return whether results are those of the last evaluation, with which arrays are stored.
+    """Return whether results are those of the last evaluation.
 
     Args:
         run: The run.
     """
     return not run.evaluations or final_evaluation(run) is run.evaluations[-1]
+
+
+def lacks_best_arrays(run: RunData) -> bool:
+    """Return whether the arrays of a run are of the last evaluation, but its results of another.
+
+    Args:
+        run: The run.
+    """
+    record = final_evaluation(run)
+    if record is None or not run.arrays or shows_last(run):
+        return False
+    return bool(run.arrays_step != record["step"])
+
+
+def describe_arrays(runs: Iterable[RunData]) -> str:
+    """Return which evaluations the arrays of runs are of, to follow "the".
+
+    Args:
+        runs: Runs with arrays.
+    """
+    shown = list(runs)
+    if not any(map(lacks_best_arrays, shown)):
+        return describe_evaluations(shown)
+    if all(lacks_best_arrays(run) or shows_last(run) for run in shown):
+        return "last evaluation"
+    return "last evaluation, or the best one where the run folder has it"
 
 
 def describe_evaluation(run: RunData) -> str:

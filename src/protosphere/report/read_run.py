@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from protosphere.report.curves import finite
 from protosphere.report.sources import RunData
-from protosphere.runs.arrays import ARRAYS_FILE, read_arrays
+from protosphere.runs.arrays import ARRAYS_FILE, EvaluationArrays, read_arrays_of
 from protosphere.runs.folder import Record, RunFolder, RunFolderError
 from protosphere.runs.metadata import DataMetadata, read_class_names
 from protosphere.runs.results import list_results
@@ -63,7 +63,8 @@ class _Reader:
         records = records or ()
         if state == "incomplete" and section_value(recipe, "schedule", "epochs"):
             self.problems.insert(0, _describe_end(recipe, records))
-        arrays = self._read_arrays(records)
+        best = best_evaluation(recipe, records)
+        arrays, arrays_step = self._read_arrays(records, None if best is None else best["step"])
         class_names = self._read_class_names()
         arrays = self._check_shapes(arrays, len(class_names))
         seed = recipe.get("seed")
@@ -81,6 +82,7 @@ class _Reader:
             records=records,
             results=self._read_results(),
             arrays=arrays,
+            arrays_step=arrays_step,
             problems=tuple(self.problems),
         )
 
@@ -154,16 +156,17 @@ class _Reader:
             self._miss("classes.json", "classes have numbers instead of names", error)
             return ()
 
-    def _read_arrays(self, records: tuple[Record, ...]) -> dict[str, NDArray[Any]]:
+    def _read_arrays(self, records: tuple[Record, ...], step: int | None) -> EvaluationArrays:
+        """The arrays of a step, or of the last evaluation."""
         has_evaluation = any(record.get("kind") == "evaluation" for record in records)
         if not has_evaluation and not (self.folder.path / ARRAYS_FILE).exists():
-            return {}  # They come with the first evaluation.
+            return EvaluationArrays({}, None)  # They come with the first evaluation.
         try:
-            return read_arrays(self.folder)
+            return read_arrays_of(self.folder, step)
         except RunFolderError as error:
             consequence = "heat maps, the 3-D view and accuracies of classes are not available"
             self._miss(ARRAYS_FILE, consequence, error)
-            return {}
+            return EvaluationArrays({}, None)
 
     def _check_shapes(
         self, arrays: dict[str, NDArray[Any]], num_names: int
@@ -234,6 +237,30 @@ def section_value(recipe: Mapping[str, Any], section: str, key: str) -> Any:
     return content.get(key) if isinstance(content, Mapping) else None
 
 
+def best_evaluation(recipe: Mapping[str, Any], records: Iterable[Record]) -> Record | None:
+    """Return the best evaluation by the metric that a recipe monitors; None if there is none.
+
+    Args:
+        recipe: Recipe as plain values.
+        records: Records of the run, oldest first.
+    """
+    monitor = section_value(recipe, "checkpoint", "monitor")
+    if not isinstance(monitor, str):
+        return None
+    monitored = [
+        record
+        for record in records
+        if record.get("kind") == "evaluation" and isinstance(record.get(monitor), int | float)
+    ]
+    sign = -1 if monitor == "loss" else 1
+
+    def value_of(record: Record) -> float:
+        value = finite(record[monitor])
+        return -math.inf if value is None else sign * value
+
+    return max(monitored, key=value_of, default=None)  # The first one of several equal ones.
+
+
 def find_state(recipe: Mapping[str, Any], records: Iterable[Record], *, is_running: bool) -> State:
     """Return whether a run has its last evaluation, goes on, or has ended before.
 
@@ -261,17 +288,13 @@ def find_state(recipe: Mapping[str, Any], records: Iterable[Record], *, is_runni
 
 
 def _has_stopped_early(recipe: Mapping[str, Any], evaluations: list[Record]) -> bool:
-    monitor = section_value(recipe, "checkpoint", "monitor")
     patience = finite(section_value(recipe, "checkpoint", "patience"))
-    if not isinstance(monitor, str) or patience is None:
+    best = best_evaluation(recipe, evaluations)
+    if best is None or patience is None:
         return False
-    sign = -1 if monitor == "loss" else 1
-    values = [
-        -math.inf if (value := finite(one[monitor])) is None else sign * value
-        for one in evaluations
-        if isinstance(one.get(monitor), int | float)
-    ]
-    return bool(values) and len(values) - 1 - values.index(max(values)) >= patience
+    monitor = section_value(recipe, "checkpoint", "monitor")
+    monitored = [one for one in evaluations if isinstance(one.get(monitor), int | float)]
+    return len(monitored) - 1 - monitored.index(best) >= patience
 
 
 def _describe_end(recipe: Mapping[str, Any], records: tuple[Record, ...]) -> str:

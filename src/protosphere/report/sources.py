@@ -29,7 +29,10 @@ class RunData:
         class_names: Class names, in the order of class indices; empty if they are missing.
         records: Logged records, in order.
         results: Results of benchmarks by file name, each with ``settings`` and ``rows``.
-        arrays: Arrays of the last evaluation, by name; empty if they are missing.
+        arrays: Arrays of the best evaluation if a metric is monitored and they were kept, otherwise
+            of the last one, by name; empty if they are missing.
+        arrays_step: Step of the evaluation that the arrays are of; None for the last one, whatever
+            its step is.
         problems: What is missing or damaged, in one sentence each.
     """
 
@@ -45,6 +48,7 @@ class RunData:
     records: tuple[Record, ...] = ()
     results: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    arrays_step: int | None = None
     problems: tuple[str, ...] = ()
 
     @property

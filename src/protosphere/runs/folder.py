@@ -7,7 +7,8 @@ RUN/machine.json          device, system and package versions
 RUN/metrics.jsonl         one record per line, in the order of logging
 RUN/classes.json          class names, in the order of the class indices
 RUN/data.json             sizes and fingerprints of the splits, normalization
-RUN/geometry.safetensors  arrays of the last evaluation, for plots (see arrays.py)
+RUN/geometry.safetensors  arrays of the last evaluation, for plots (see arrays.py), and those of
+                          the best one in geometry-best.safetensors if a metric is monitored
 RUN/checkpoints/          the newest checkpoints (see checkpoints.py)
 RUN/.lock                 locked while a process uses the folder
 """

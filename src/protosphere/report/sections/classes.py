@@ -15,6 +15,7 @@ from protosphere.report.class_accuracy import (
 from protosphere.report.colors import NEUTRAL, SEQUENTIAL, color_bar
 from protosphere.report.content import Block, Figure, Note, Section, Table
 from protosphere.report.curves import LEGEND, Method, finite, group_methods, shorten
+from protosphere.report.final_results import describe_arrays
 from protosphere.report.plotly_text import plain
 from protosphere.report.run_arrays import (
     CLASS_ARRAYS,
@@ -62,7 +63,7 @@ def create_section(report: ReportData) -> Section | None:
     return Section(
         "classes",
         "Classes",
-        "Accuracy of each class on the evaluation images of the last evaluation, the worst classes "
+        f"Accuracy of each class on the images of the {describe_arrays(runs)}; the worst classes "
         "and what they are confused with." + describe_choice(methods, runs),
         tuple(blocks),
     )

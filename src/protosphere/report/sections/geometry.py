@@ -24,6 +24,7 @@ from protosphere.report.curves import (
     shorten,
     with_opacity,
 )
+from protosphere.report.final_results import describe_arrays
 from protosphere.report.plotly_text import plain
 from protosphere.report.run_arrays import (
     GEOMETRY_ARRAYS,
@@ -66,7 +67,7 @@ def create_section(report: ReportData) -> Section | None:
         "Geometry of classes",
         "At neural collapse the K centered class means, and the prototypes, are the vertices of a "
         "simplex: all cosines between two of them are −1/(K−1), and they differ equally in all of "
-        "K−1 directions. The arrays are those of the last evaluation."
+        f"K−1 directions. The arrays are those of the {describe_arrays(runs)}."
         + describe_choice(methods, runs),
         tuple(blocks),
     )

@@ -12,7 +12,7 @@ from protosphere.report.final_results import (
     counted_runs,
     describe_evaluations,
     final_evaluation,
-    shows_last,
+    lacks_best_arrays,
     summarize_metric,
 )
 from protosphere.report.names import enumerate_names
@@ -204,16 +204,16 @@ def _explain_values(methods: Sequence[Method]) -> list[Block]:
 
 
 def _explain_arrays(methods: Sequence[Method]) -> list[Block]:
-    """Which evaluation the figures of geometry and classes show, if it is another one."""
+    """Which runs have no arrays of the evaluation that their results are of."""
     runs = [run for method in methods for run in counted_runs(method.runs)]
-    names = [run.name for run in runs if run.arrays and not shows_last(run)]
+    names = [run.name for run in runs if lacks_best_arrays(run)]
     if not names:
         return []
     return [
         Note(
             "Figures of the geometry and of single classes show the last evaluation of "
-            f"{enumerate_names(names)} instead of the best one, as the run folder keeps only these "
-            "arrays."
+            f"{enumerate_names(names)} instead of the best one, of which the run folder has no "
+            "arrays: an earlier version trained the run, or a file was not copied."
         )
     ]
 
