@@ -102,7 +102,7 @@ def test_training_does_not_depend_on_evaluations(
                 progress.checkpoint()
                 with progress.ema_weights():
                     pass
-                layers = find_batch_norms(objective, _state(objective))
+                layers = find_batch_norms(objective)
                 assert [layer.momentum for layer in layers] == [0.1] * 3
                 assert _equal(_state(objective), before)
         with progress.ema_weights():

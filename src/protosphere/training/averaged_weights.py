@@ -8,7 +8,7 @@ a ResNet-18 that was trained for 100 epochs on CIFAR-100 had 71.3 % test accurac
 saved, as by ``torch.optim.swa_utils.update_bn``, from training images with their augmentation.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -56,7 +56,7 @@ class AveragedWeights:
         self._config, self._world = config, world
         self._refreshed_at: int | None = None
 
-    def refresh(self, step: int, *, is_interrupted: bool = False) -> None:
+    def refresh(self, step: int, is_interrupted: bool = False) -> None:
         """Compute the statistics, unless it has been done for this step; all processes must call.
 
         The weights, other buffers and modes of the objective are unchanged afterwards.
@@ -70,8 +70,14 @@ class AveragedWeights:
             return
         encoder, size = self._objective.encoder, self._config.batch_size
         num_images = _NUM_IMAGES_IF_INTERRUPTED if is_interrupted else _NUM_IMAGES
+        # Batch norms of a head, which is not computed here, keep the average of their statistics.
+        averaged, names = ema.state_dict(), {m: n for n, m in self._objective.named_modules()}
         with _training_mode(encoder):
-            layers = find_batch_norms(self._objective, ema.state_dict())
+            layers = [
+                layer
+                for layer in find_batch_norms(encoder)
+                if f"{names[layer]}.running_mean" in averaged
+            ]
             if not layers:
                 return
             # Without whole weights, FSDP would keep averaged ones for the next training step.
@@ -88,7 +94,7 @@ class AveragedWeights:
         self._refreshed_at = step
 
     @contextmanager
-    def applied(self, step: int, *, is_interrupted: bool = False) -> Iterator[None]:
+    def applied(self, step: int, is_interrupted: bool = False) -> Iterator[None]:
         """Give the objective the averaged weights while the context is active.
 
         Every process must enter it.
@@ -101,28 +107,21 @@ class AveragedWeights:
         if ema is None:
             yield
             return
-        self.refresh(step, is_interrupted=is_interrupted)
+        self.refresh(step, is_interrupted)
         with ema.applied():
             yield
 
 
-def find_batch_norms(objective: Objective, averaged: Container[str]) -> list[_BatchNorm]:
-    """Return the batch norms of the encoder that update running statistics which are averaged.
-
-    Those of frozen parts do not, and other layers, such as batch norms of a head or instance norm,
-    keep the average of their running statistics.
+def find_batch_norms(module: nn.Module) -> list[_BatchNorm]:
+    """Return the batch norms that update running statistics; those of frozen parts do not.
 
     Args:
-        objective: The objective, whose encoder is in training mode.
-        averaged: Names of the averaged entries of its state dict.
+        module: Module in training mode.
     """
     return [
         part
-        for name, part in objective.encoder.named_modules(prefix="encoder")
-        if isinstance(part, _BatchNorm)
-        and part.training
-        and part.track_running_stats
-        and f"{name}.running_mean" in averaged
+        for part in module.modules()
+        if isinstance(part, _BatchNorm) and part.training and part.track_running_stats
     ]
 
 

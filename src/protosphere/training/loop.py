@@ -157,7 +157,7 @@ def train(
                 done: int = done,
                 is_interrupted: bool = is_interrupted,
             ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-                average.refresh(done, is_interrupted=is_interrupted)
+                average.refresh(done, is_interrupted)
                 weights, state = gather_checkpoint(
                     objective.state_dict(), take_step.state_dict(), find_shards(objective)
                 )
@@ -178,7 +178,7 @@ def train(
                 at_end,
                 stopping,
                 checkpoint,
-                partial(average.applied, done, is_interrupted=is_interrupted),
+                partial(average.applied, done, is_interrupted),
             )
             if stopping:
                 return
