@@ -13,6 +13,9 @@ import pytest
 from protosphere.cli.evaluate import Probe
 from protosphere.cli.evaluate_text import print_evaluation
 from protosphere.evaluation.probes import PROBES
+from protosphere.recipes.build import load_dataset
+from protosphere.recipes.loading import read_recipe
+from protosphere.recipes.runner import run_recipe
 from protosphere.runs import RunFolder
 from support.commands import invoke, refusal, run_command, set_options
 from support.figures import catch_figures, titles
@@ -113,6 +116,57 @@ def test_the_text_has_accuracies_verdicts_and_weakest_classes(runs: Path) -> Non
     assert "nc1_ratio" not in text
 
 
+def _first_line(run: Path, *options: str) -> str:
+    return run_command("evaluate", run, "--device", "cpu", *options).splitlines()[0]
+
+
+def test_the_first_line_says_which_checkpoint_was_evaluated(runs: Path) -> None:
+    step = _last_evaluation(runs / "ce")["step"]
+    line = f"digits-ce after step {step} (epoch 2 of 2), on the test images"
+    assert _first_line(runs / "ce") == line
+    record = _evaluate(runs / "ce")
+    keys = ("step", "epoch", "checkpoint", "monitor")
+    assert [record[key] for key in keys] == [step, 2, "last", None]
+
+
+def test_the_best_or_the_last_checkpoint_is_named_where_a_metric_is_monitored(
+    tmp_path: Path,
+) -> None:
+    recipe = read_recipe(
+        "digits-ce",
+        [
+            "data={source: synthetic, num_classes: 4, num_samples: 80, image_size: 8, "
+            "validation_fraction: 0.25}",
+            "training.batch_size=20",
+            "schedule.epochs=3",
+            "evaluation={every: 1, metrics: cheap}",
+            "checkpoint={every: 1, monitor: balanced_accuracy}",
+        ],
+    )
+    steps = iter(range(1, 100))
+    # It is stopped in the third epoch: three steps each, seven steps in all.
+    for _ in run_recipe(
+        recipe, tmp_path, load_dataset(recipe), should_stop=lambda: next(steps) == 7
+    ):
+        pass
+    folder = RunFolder(tmp_path)
+    for record in folder.records():
+        if record["kind"] == "evaluation":
+            value = 0.9 if record["epoch"] == 1 else 0.1
+            folder.log(record | {"balanced_accuracy": value})
+    end = "on the validation images"
+    words = "the best checkpoint by validation balanced accuracy"
+    assert _first_line(tmp_path) == f"digits-ce after step 3 (epoch 1 of 3), {words}, {end}"
+    line = f"digits-ce after step 7 (epoch 2.33 of 3), the last checkpoint, {end}"
+    assert _first_line(tmp_path, "--checkpoint", "last") == line
+    record = _evaluate(tmp_path)
+    assert (record["checkpoint"], record["monitor"]) == ("best", "balanced_accuracy")
+    assert _evaluate(tmp_path, "--checkpoint", "last")["checkpoint"] == "last"
+    folder.metrics.unlink()  # Nothing says then which one is the best, nor how long an epoch is.
+    assert _first_line(tmp_path) == f"digits-ce after step 7, the last checkpoint, {end}"
+    assert _evaluate(tmp_path)["epoch"] is None
+
+
 def test_all_metrics_are_shown_on_request(runs: Path) -> None:
     metrics = _evaluate(runs / "ce")["metrics"]
     text = run_command("evaluate", runs / "ce", "--device", "cpu", "--all")
@@ -125,6 +179,10 @@ def test_a_run_without_errors_lists_no_class(capsys: pytest.CaptureFixture[str])
     record = {
         "recipe": "digits-ce",
         "step": 1,
+        "epoch": 1234.0,
+        "epochs": 2000,
+        "checkpoint": "last",
+        "monitor": None,
         "split": "test",
         "metrics": {"accuracy": 1.0},
         "verdicts": [],
@@ -132,7 +190,9 @@ def test_a_run_without_errors_lists_no_class(capsys: pytest.CaptureFixture[str])
         "confused_pairs": [],
     }
     print_evaluation(record, which="main")
-    assert "Every class is classified without an error\n" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert text.startswith("digits-ce after step 1 (epoch 1234 of 2000), on the test images\n")
+    assert "Every class is classified without an error\n" in text
 
 
 def test_classes_are_written_as_csv(runs: Path, tmp_path: Path) -> None:

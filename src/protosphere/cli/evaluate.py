@@ -21,6 +21,7 @@ from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 if TYPE_CHECKING:
     from protosphere.evaluation.evaluate import Evaluation
     from protosphere.evaluation.probes import ProbeResult
+    from protosphere.recipes.loading import Run
 
 
 class Probe(StrEnum):
@@ -129,7 +130,7 @@ def evaluate(
             save_plot(plot, figure, "the evaluation")
     record = {
         "recipe": loaded.recipe.name,
-        "step": loaded.step,
+        **_describe_checkpoint(loaded, checkpoint),
         "split": split or loaded.split,
         "metrics": evaluation.metrics,
         "verdicts": [asdict(verdict) for verdict in evaluation.verdicts],
@@ -142,6 +143,22 @@ def evaluate(
         evaluate_text.print_evaluation(record, which="all" if show_all else "main")
         if results:
             evaluate_text.print_probes(results)
+
+
+def _describe_checkpoint(run: "Run", chosen: Literal["best", "last"] | None) -> dict[str, Any]:
+    """Which checkpoint was evaluated, as plain values."""
+    from protosphere.recipes.monitor import find_epoch, find_saved_best
+    from protosphere.runs import RunFolder
+
+    folder, settings = RunFolder(run.path), run.recipe.checkpoint
+    best = None if chosen == "last" else find_saved_best(folder, settings)
+    return {
+        "step": run.step,
+        "epoch": find_epoch(run.step, folder.records()),
+        "epochs": run.recipe.schedule.epochs,
+        "checkpoint": "last" if best is None else "best",
+        "monitor": settings.monitor,
+    }
 
 
 def _describe_classes(

@@ -51,7 +51,7 @@ def print_evaluation(record: Mapping[str, Any], *, which: Literal["main", "all"]
         which: ``"all"`` metrics, or the ``"main"`` ones.
     """
     metrics, split = record["metrics"], record["split"]
-    echo(f"{record['recipe']} after step {record['step']:,}, on the {split} images")
+    echo(f"{record['recipe']} {_describe_checkpoint(record)}, on the {split} images")
     for name, (label, unit) in _MAIN.items():
         if name in metrics:
             number = f"{100 * metrics[name]:6.2f} %" if unit else f"{metrics[name]:8.4f}"
@@ -63,6 +63,19 @@ def print_evaluation(record: Mapping[str, Any], *, which: Literal["main", "all"]
     _print_classes(record["weakest_classes"], record["confused_pairs"])
     if which == "main":
         echo(f"{count(len(others), 'other metric')} with --all")
+
+
+def _describe_checkpoint(record: Mapping[str, Any]) -> str:
+    """Return which checkpoint was evaluated; best or last only where there is a difference."""
+    text = f"after step {record['step']:,}"
+    if record["epoch"] is not None:
+        text += f" (epoch {round(record['epoch'], 2):g} of {record['epochs']})"
+    if record["monitor"] is None:
+        return text
+    if record["checkpoint"] == "last":
+        return f"{text}, the last checkpoint"
+    # A metric can only be monitored on validation images, whatever is evaluated here.
+    return f"{text}, the best checkpoint by validation {record['monitor'].replace('_', ' ')}"
 
 
 def _print_verdicts(verdicts: Sequence[Mapping[str, Any]]) -> None:

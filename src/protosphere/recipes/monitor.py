@@ -49,9 +49,6 @@ def find_best(
 def load_best_checkpoint(folder: RunFolder, settings: CheckpointSettings) -> Checkpoint | None:
     """Load the best checkpoint of a run, or the last one if there is no best one.
 
-    An evaluation after the last checkpoint does not count: the process was killed before it saved
-    the weights, and a resumed run will evaluate them again.
-
     Args:
         folder: The run folder.
         settings: The metric to monitor.
@@ -62,10 +59,41 @@ def load_best_checkpoint(folder: RunFolder, settings: CheckpointSettings) -> Che
     Raises:
         RunFolderError: The checkpoint is damaged.
     """
-    last = last_step(folder.checkpoints) or 0
-    saved = [record for record in folder.records() if record.get("step", 0) <= last]
-    best = find_best(settings, saved)
+    best = find_saved_best(folder, settings)
     return load_checkpoint(folder.checkpoints, step=None if best is None else best.step)
+
+
+def find_saved_best(folder: RunFolder, settings: CheckpointSettings) -> BestEvaluation | None:
+    """Return the best evaluation of a run whose weights were saved.
+
+    An evaluation after the last checkpoint does not count: the process was killed before it saved
+    the weights, and a resumed run will evaluate them again.
+
+    Args:
+        folder: The run folder.
+        settings: The metric to monitor.
+
+    Returns:
+        The evaluation; None if nothing is monitored or evaluated.
+    """
+    last = last_step(folder.checkpoints) or 0
+    return find_best(settings, [one for one in folder.records() if one.get("step", 0) <= last])
+
+
+def find_epoch(step: int, records: Iterable[Mapping[str, Any]]) -> float | None:
+    """Return how many epochs a run has trained after a step; None if it has no record yet.
+
+    Args:
+        step: The step.
+        records: Records of the run. All epochs have as many steps.
+
+    >>> find_epoch(5, [{"kind": "train", "step": 10, "epoch": 4}])
+    2.0
+    """
+    for record in records:
+        if record.get("step") and record.get("epoch"):
+            return float(step * record["epoch"] / record["step"])
+    return None
 
 
 def is_patience_exhausted(
