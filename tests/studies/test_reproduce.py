@@ -16,7 +16,13 @@ from protosphere.recipes.runner import run_recipe
 from protosphere.recipes.schema import Recipe, apply_overrides
 from protosphere.report.paper import paper_tables, paper_value
 from protosphere.runs import RunFolderError
-from protosphere.studies.reproduce import Reproduction, TargetPlan, plan_target, run_target
+from protosphere.studies.reproduce import (
+    Reproduction,
+    TargetPlan,
+    plan_target,
+    read_numbers,
+    run_target,
+)
 from protosphere.studies.reproduce_runs import (
     IMAGES_PER_SECOND,
     MEASURED_BACKBONES,
@@ -303,3 +309,46 @@ def test_a_folder_of_another_recipe_is_refused(tmp_path: Path) -> None:
         RunFolderError, match=r"holds a run of another recipe: optimizer\.lr is 0\.2"
     ):
         plan_target("table1", out=tmp_path, overrides=["optimizer.lr=0.1"], **chosen)  # type: ignore[arg-type]
+
+
+def _records_of_arrays(out: Path, *overrides: str, num_images: int = 50_000) -> None:
+    """Write the records of a run of Table 1 whose images came from a file of arrays."""
+    arrays = ["data.source=arrays", "data.path=cifar10.npz", *overrides]
+    plan = plan_target("table1", out=out, rows=["nonl"], columns=["cifar10"], overrides=arrays)
+    write_records(plan, {"cifar10-nonl": 0.9}, class_counts=(num_images // 10,) * 10)
+
+
+def test_records_are_read_wherever_their_images_came_from(tmp_path: Path) -> None:
+    _records_of_arrays(tmp_path, "evaluation.every=500")
+    chosen: Any = {"out": tmp_path, "columns": ["cifar10"]}
+    plan = plan_target("table1", rows=["nonl"], **chosen)
+    assert plan.missing == ()
+    assert _numbers(run_target(plan, train=_refuse)) == {("nonl", "cifar10"): 90.0}
+    # Rows whose runs are missing are left out; nothing is written.
+    (tmp_path / "table1.json").unlink()
+    numbers = read_numbers(plan_target("table1", rows=["ce", "nonl"], **chosen))
+    assert [number.value for number in numbers] == [None, 90.0]
+    assert [path.name for path in tmp_path.iterdir()] == ["cifar10-nonl-1000-epochs"]
+
+
+@pytest.mark.bad_input
+def test_records_of_other_images_or_settings_are_refused(tmp_path: Path) -> None:
+    changes: dict[str, tuple[str, ...]] = {
+        r"optimizer\.lr is 0\.1 there": ("optimizer.lr=0.1",),
+        r"data\.validation_fraction is 0\.1 there": ("data.validation_fraction=0.1",),
+    }
+    for index, (message, overrides) in enumerate(changes.items()):
+        _records_of_arrays(tmp_path / str(index), *overrides)
+        with pytest.raises(RunFolderError, match=message):
+            plan_target("table1", out=tmp_path / str(index), rows=["nonl"], columns=["cifar10"])
+    few, weights = tmp_path / "few", tmp_path / "weights"
+    _records_of_arrays(few, num_images=100)
+    _records_of_arrays(weights)
+    # A run with weights may be loaded, for which its images must be where the table looks.
+    checkpoint = weights / "cifar10-nonl-1000-epochs" / "checkpoints" / "step-000010000"
+    checkpoint.mkdir(parents=True)
+    for name in ("checkpoint.json", "weights.safetensors", "state.pt"):
+        (checkpoint / name).touch()
+    for out in (few, weights):
+        with pytest.raises(RunFolderError, match=r"data\.source is arrays there and cifar10 here"):
+            plan_target("table1", out=out, rows=["nonl"], columns=["cifar10"])

@@ -35,16 +35,23 @@ def tiny_overrides() -> list[str]:
     ]
 
 
-def write_records(plan: TargetPlan, values: dict[str, float], *, metric: str = "accuracy") -> None:
+def write_records(
+    plan: TargetPlan,
+    values: dict[str, float],
+    *,
+    metric: str = "accuracy",
+    class_counts: tuple[int, ...] = (30,) * 10,
+) -> None:
     """Write complete runs without weights into the folders of a plan.
 
     Args:
         plan: The plan.
         values: Last value of the metric, by the name of the run without its length.
         metric: Name of the metric.
+        class_counts: Number of training images of each class.
     """
     for run in plan.runs.values():
         epochs = run.recipe.schedule.epochs
         name = run.folder.name.removesuffix(f"-{epochs}-epochs")
-        logged_run(run.folder, {metric: [(epochs, values[name])]})
+        logged_run(run.folder, {metric: [(epochs, values[name])]}, class_counts=class_counts)
         (run.folder / "recipe.yaml").write_text(run.recipe.to_yaml())

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from protosphere.recipes import catalog
 from protosphere.recipes.loading import read_run_recipe
 from protosphere.recipes.schema import Recipe, RecipeError
 from protosphere.runs import RunFolder, RunFolderError
@@ -96,6 +97,9 @@ def group_runs(
 ) -> dict[str, dict[str, list[RunRecords]]]:
     """Return the runs by setting and loss.
 
+    Of runs whose loss has different settings, such as temperatures, those with the settings of
+    the recipe are returned, or else those with the settings of the first one.
+
     Args:
         runs: The runs.
         across: Whether runs may differ in more than the loss and the seed: only data and number of
@@ -117,8 +121,18 @@ def group_runs(
     for key, group in groups.items():
         same = [other for other in titles if titles[other] == titles[key]]
         number = f" ({same.index(key) + 1})" if len(same) > 1 else ""
-        named[titles[key] + number] = group
+        named[titles[key] + number] = {
+            loss: _select_settings(found) for loss, found in group.items()
+        }
     return named
+
+
+def _select_settings(runs: list[RunRecords]) -> list[RunRecords]:
+    """Return the runs whose loss has the same settings: those of the recipe, if there are any."""
+    known = [run for run in runs if run.recipe.name in catalog.names()]
+    own = [run for run in known if run.recipe.loss == catalog.get_recipe(run.recipe.name).loss]
+    first = (own or runs)[0].recipe.loss
+    return [run for run in runs if run.recipe.loss == first]
 
 
 def _data_name(run: RunRecords) -> str:

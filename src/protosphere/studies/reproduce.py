@@ -283,17 +283,36 @@ def run_target(
         plan.target.title,
         plan.scale,
         plan.target.note,
-        tuple(
-            # Who stops training does not want to wait for benchmarks.
-            _read_number(cell, reader, plan.out, logged_only=is_stopped)
-            for cell in plan.target.cells
-        ),
+        # Who stops training does not want to wait for benchmarks.
+        read_numbers(plan, reader, logged_only=is_stopped),
         failures,
         tuple(_relative(run.folder, plan.out) for run in runs.values() if not run.is_complete),
         plan.overrides,
     )
     _write(plan.out / f"{plan.target.name}.json", result)
     return result
+
+
+def read_numbers(
+    plan: TargetPlan, reader: RunReader | None = None, *, logged_only: bool = False
+) -> tuple[Number, ...]:
+    """Read the numbers of a table from the runs that are complete; nothing is trained.
+
+    Args:
+        plan: What the table needs.
+        reader: The runs; None for those of the plan.
+        logged_only: Whether numbers that need a benchmark are left out.
+
+    Returns:
+        All numbers of the table; those whose runs are missing have the value None.
+
+    Raises:
+        RunFolderError: The records of a run are damaged, or have neither weights nor benchmark.
+    """
+    reader = RunReader(plan.runs) if reader is None else reader
+    return tuple(
+        _read_number(cell, reader, plan.out, logged_only=logged_only) for cell in plan.target.cells
+    )
 
 
 def _read_number(cell: Cell, reader: RunReader, out: Path, *, logged_only: bool) -> Number:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from protosphere.data.long_tail import long_tail_counts
 from protosphere.recipes import catalog
-from protosphere.recipes.datasets import FolderData, TorchvisionData
+from protosphere.recipes.datasets import DataSettings, FolderData, TorchvisionData
 from protosphere.recipes.loading import read_run_recipe
 from protosphere.recipes.schema import Recipe, apply_overrides, find_difference
 from protosphere.recipes.schema.text import parse_value
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import has_checkpoint
+from protosphere.runs.metadata import DataMetadata, read_class_names
 from protosphere.runs.recipe_keys import flatten
 from protosphere.studies.compare_records import is_complete
 
@@ -169,13 +170,38 @@ def plan_run(
     epochs_done, is_done = 0, False
     if folder.recipe.exists():
         stored = read_run_recipe(folder)
+        is_done = is_complete(folder.path)
+        if is_done and _has_images_of(run, recipe, folder):
+            stored = _move_data(stored, recipe)
         if folder.records() and (changed := find_difference(stored, recipe)):
             raise RunFolderError(
                 f"{folder.path} holds a run of another recipe: {changed}; choose another --out"
             )
         epochs = [record["epoch"] for record in folder.records() if "epoch" in record]
-        epochs_done, is_done = max(epochs, default=0), is_complete(folder.path)
+        epochs_done = max(epochs, default=0)
     return PlannedRun(run, recipe, folder.path, epochs_done, is_done, _estimate_hours(run, recipe))
+
+
+def _has_images_of(run: PaperRun, recipe: Recipe, folder: RunFolder) -> bool:
+    """Whether a folder has only records, of as many images and classes as the paper's.
+
+    They are only read, so that the images may come from where the table would not look for them.
+    """
+    if has_checkpoint(folder.checkpoints):
+        return False
+    try:
+        num_images, num_classes = DataMetadata.read(folder).num_train, len(read_class_names(folder))
+    except RunFolderError:
+        return False
+    expected = _count_images(run, recipe), run.data.num_classes
+    return (num_images, num_classes) == expected
+
+
+def _move_data(stored: Recipe, recipe: Recipe) -> Recipe:
+    """Return the recipe of a run as if its images came from where another recipe says."""
+    keys = [key for key in DataSettings.model_fields if key != "source"]
+    kept = {key: getattr(stored.data, key) for key in keys}
+    return stored.model_copy(update={"data": recipe.data.model_copy(update=kept)})
 
 
 def create_recipe(run: PaperRun, *, scale: float = 1.0, overrides: Sequence[str] = ()) -> Recipe:
@@ -257,8 +283,13 @@ def _estimate_hours(run: PaperRun, recipe: Recipe) -> float | None:
     speed = IMAGES_PER_SECOND.get((recipe.model.backbone.name, recipe.augmentation.size))
     if speed is None:
         return None
+    num_views, epochs = recipe.augmentation.num_views, recipe.schedule.epochs
+    return _count_images(run, recipe) * num_views * epochs / speed / 3600
+
+
+def _count_images(run: PaperRun, recipe: Recipe) -> int:
+    """The number of training images that the paper's data have, after a long tail is cut."""
     num_images, num_classes = run.data.num_images, run.data.num_classes
-    if recipe.data.long_tail is not None:
-        largest = num_images // num_classes
-        num_images = sum(long_tail_counts(largest, num_classes, recipe.data.long_tail))
-    return num_images * recipe.augmentation.num_views * recipe.schedule.epochs / speed / 3600
+    if recipe.data.long_tail is None:
+        return num_images
+    return sum(long_tail_counts(num_images // num_classes, num_classes, recipe.data.long_tail))
