@@ -23,6 +23,7 @@ import metrics
 import negatives
 import paper_claims
 import prototypes
+import reproduction_tables
 import runs
 import scaling
 import training
@@ -83,6 +84,31 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "paper-accuracy": lambda: (paper_claims.accuracy_table(), paper_claims.source()),
     "paper-collapse": lambda: (paper_claims.collapse_table(), paper_claims.source()),
     "behaviors": lambda: (paper_claims.behaviors_table(), paper_claims.behaviors_source()),
+    "paper-length": lambda: (
+        reproduction_tables.length_table(),
+        reproduction_tables.length_source(),
+    ),
+    "paper-convergence": lambda: (
+        reproduction_tables.convergence_table(),
+        reproduction_tables.convergence_source(),
+    ),
+    "paper-cifar10": lambda: (
+        reproduction_tables.cifar10_table(),
+        reproduction_tables.cifar10_source(),
+    ),
+    "paper-nearest": lambda: (
+        reproduction_tables.nearest_classes_table(),
+        reproduction_tables.cifar10_source(),
+    ),
+    "paper-scl": lambda: (
+        reproduction_tables.contrastive_table(),
+        reproduction_tables.contrastive_source(),
+    ),
+    "paper-temperatures": lambda: (
+        reproduction_tables.temperature_table(),
+        reproduction_tables.grid_source(),
+    ),
+    "paper-phase": lambda: (reproduction_tables.phase_table(), reproduction_tables.grid_source()),
     "prototypes": _of_record("prototypes", prototypes.table),
     "scaling": _of_record("scaling", scaling.table, scaling.source),
     "scaling-model": _of_record("scaling", scaling.model_table, scaling.model_source),

@@ -140,6 +140,25 @@ def test_only_runs_with_the_same_settings_are_compared(tmp_path: Path) -> None:
     assert check.setting == "digits, 20 epochs"
 
 
+def test_temperatures_are_not_averaged(tmp_path: Path) -> None:
+    _write(tmp_path, "ntce", epoch=5, accuracy=0.6)
+    for temperature, accuracy in ((0.1, 0.9), (0.2, 0.5), (0.3, 0.8)):
+        run = _write(tmp_path / str(temperature), "normface", accuracy=accuracy)
+        text = (run / "recipe.yaml").read_text()
+        assert "temperature: 0.2" in text
+        text = text.replace("temperature: 0.2", f"temperature: {temperature}")
+        (run / "recipe.yaml").write_text(text)
+    folders = [tmp_path, *(tmp_path / name for name in ("0.1", "0.2", "0.3"))]
+
+    def find_evidence(folders: list[Path]) -> str:
+        (check,) = [one for one in check_behaviors(folders).checks if one.behavior == "EB3"]
+        return check.evidence
+
+    assert find_evidence(folders).startswith("accuracy 60.0 and 50.0")
+    # Without the temperature of the recipe, those of the first run.
+    assert find_evidence([folders[0], folders[3], folders[1]]).startswith("accuracy 60.0 and 80.0")
+
+
 def test_runs_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     _write(tmp_path, "ce")
     unfinished = logged_run(tmp_path / "nonl", {"accuracy": [(1, 0.5)]}, "schedule.epochs=2")
@@ -157,10 +176,12 @@ def test_runs_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 def test_the_committed_runs_have_verdicts() -> None:
     results = Path(__file__).parents[2] / "benchmarks" / "results"
-    checks = check_behaviors([results / "runs", results / "benefits"]).checks
+    folders = [results / name for name in ("runs", "benefits", "reproduce")]
+    checks = check_behaviors(folders).checks
     verdicts = {(check.behavior, check.setting): check.verdict for check in checks}
     # docs/paper.md says so.
     assert verdicts["EB1", "cifar100, 100 epochs"] == "held"
     assert verdicts["EB2", "cifar100, 100 epochs"] == "not held"
     assert verdicts["EB3", "cifar100, 100 epochs"] == "held"
+    assert verdicts["EB3", "cifar10, 100 epochs"] == "not held"
     assert verdicts["EB6", "cifar100, long tail 0.01, 200 epochs"] == "held"
