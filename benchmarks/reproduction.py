@@ -28,8 +28,10 @@ from pathlib import Path
 
 import harness
 from jobs import Job, is_trained, main
+from protosphere.evaluation.probes import ProbeResult
 from protosphere.recipes.loading import load_run
 from protosphere.runs import RunFolderError
+from protosphere.runs.results import read_result
 from protosphere.studies.convergence import read_log, run_convergence
 from protosphere.studies.reproduce_readings import run_probe
 from protosphere.studies.reproduce_runs import PaperRun, plan_run
@@ -158,8 +160,8 @@ def collect(runs: Path) -> None:
         if not is_trained(folder):
             continue
         probes = folder / "benchmarks" / "probes.json"
-        if job.finish is not None and not probes.exists():
-            print(f"{job.name}: trained, but without probes; run again to fit them")
+        if job.finish is not None and not _has_probes(probes):
+            print(f"{job.name}: trained, but not all probes are fitted; run again to fit them")
             continue
         (target / "benchmarks" if probes.exists() else target).mkdir(parents=True, exist_ok=True)
         for name in RECORDS:
@@ -172,6 +174,14 @@ def collect(runs: Path) -> None:
         print(f"{job.name}: copied")
     for epochs, _ in LENGTHS.values():
         _compute_convergence(epochs)
+
+
+def _has_probes(path: Path) -> bool:
+    """Whether the file has all classifiers that the tables need."""
+    if not path.exists():
+        return False
+    fitted = {row.name for row in read_result(path, ProbeResult).rows}
+    return {reading.probe for reading in PROBES.values()} <= fitted
 
 
 def _compute_convergence(epochs: int) -> None:

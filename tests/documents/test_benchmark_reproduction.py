@@ -72,7 +72,7 @@ def _write_probes(folder: Path, **accuracies: float) -> None:
     ]
     metrics = dict.fromkeys((*CONVERGENCE_METRICS, "mir_published", "hdr_published"), 0.5)
     contents = [asdict(row) | {"metrics": metrics} for row in rows]
-    (folder / "benchmarks").mkdir()
+    (folder / "benchmarks").mkdir(exist_ok=True)
     (folder / "benchmarks" / "probes.json").write_text(
         json.dumps({"benchmark": "probes", "settings": {}, "rows": contents})
     )
@@ -120,6 +120,7 @@ def test_collected_records_make_the_tables(modules: Any, tmp_path: Path) -> None
     folders = {job.name: _write(job, runs, accuracies[job.name]) for job in jobs}
     arrays = "cifar100-nonl-60-epochs/geometry.safetensors"
     (runs / arrays).write_bytes(bytes(200_000))
+    _write_probes(folders["cifar10-scl-100-epochs"], class_means=0.905)
     modules.jobs.collect(runs)
     copied = {path.name for path in modules.results.iterdir()}
     assert copied == set(accuracies) - {"cifar10-scl-100-epochs"}
