@@ -191,7 +191,7 @@ def test_an_interrupted_comparison_prints_what_is_there(
     assert result.exit_code == 1
     assert "seeds 2 0 (2 missing)" in _lines(result.stdout)
     last = result.stderr.splitlines()[-1]
-    assert last == "Interrupted: 2 of 4 runs are missing; the same command continues"
+    assert last == "Not complete: 2 of 4 runs are missing; the same command continues"
     (tmp_path / "digits-ce").rename(tmp_path / "elsewhere")
     result = invoke(*command)
     assert (result.exit_code, result.stdout) == (1, "")

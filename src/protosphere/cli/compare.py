@@ -89,6 +89,7 @@ def compare(
     paired differences to the baseline with confidence intervals, and which
     differences are statistically clear, and writes all of it to
     OUT/comparison.json. A run that fails is recorded, and the others are trained.
+    A run that another process trains is left to it.
     """
     from protosphere.cli.errors import report_errors
     from protosphere.cli.text import to_json
@@ -127,10 +128,8 @@ def compare(
             save_plot(plot, plot_comparison(comparison, shown), "the differences")
     if comparison.pending:
         left, planned = len(comparison.pending), len(comparison.runs) + len(comparison.failures)
-        echo(
-            f"Interrupted: {left} of {left + planned} runs are missing; the same command continues",
-            err=True,
-        )
+        are_missing = f"{left} of {left + planned} runs {'is' if left == 1 else 'are'} missing"
+        echo(f"Not complete: {are_missing}; the same command continues", err=True)
     if comparison.pending or comparison.failures:
         raise typer.Exit(1)
 

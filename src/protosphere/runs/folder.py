@@ -34,6 +34,10 @@ class RunFolderError(ValueError):
     """A run folder cannot be used; the message says why."""
 
 
+class RunFolderInUseError(RunFolderError):
+    """Another process has locked a run folder; the message names the process."""
+
+
 def _lock_file(file: IO[str]) -> None:
     """Lock a file, or raise OSError if another process has locked it.
 
@@ -90,7 +94,8 @@ class RunFolder:
         """Lock the folder for this process; the lock ends with the process, however it ends.
 
         Raises:
-            RunFolderError: Another process has locked the folder, or it contains other files.
+            RunFolderInUseError: Another process has locked the folder.
+            RunFolderError: The folder contains other files.
             StorageError: The folder could not be created.
         """
         self._check_ownership()
@@ -105,7 +110,7 @@ class RunFolder:
             except OSError:
                 file.seek(0)
                 process = file.read().strip() or "of unknown id"
-                raise RunFolderError(f"{self.path} is in use by process {process}") from None
+                raise RunFolderInUseError(f"{self.path} is in use by process {process}") from None
             # On a full disk the lock still works; only the process id is missing from it.
             with suppress(OSError):
                 file.truncate(0)

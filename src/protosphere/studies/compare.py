@@ -2,17 +2,19 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from protosphere.recipes.build import load_dataset
+from protosphere.recipes.loading import read_run_recipe
 from protosphere.recipes.runner import run_recipe
-from protosphere.recipes.schema import Recipe
-from protosphere.runs import RunFolderError
+from protosphere.recipes.schema import Recipe, RecipeError, find_difference
+from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.comparison import COMPARISON_FILE, Comparison, write_comparison
+from protosphere.runs.folder import RunFolderInUseError
 from protosphere.storage import StorageError
 from protosphere.storage.atomic import reason
 from protosphere.studies.common import describe_error, free_memory
@@ -58,6 +60,9 @@ def run_comparison(
     is trained. OUT/comparison.json is written after each run, and does not depend on how often the
     comparison was interrupted.
 
+    Several processes on one machine may call this with the same arguments and share the runs: a
+    run that another process uses is left to it, and read when it is complete.
+
     Args:
         targets: Names of recipes, YAML files, run folders, or folders that contain run folders.
         out: Folder for the comparison, and for the runs that are trained, OUT/RECIPE/seed-N.
@@ -71,10 +76,12 @@ def run_comparison(
         download: Whether a missing dataset is downloaded.
         train: Function that trains a recipe into a folder and returns whether training is
             complete; after False the comparison stops. None trains without output.
-        report: Called with a line of text before each run that is trained, and after a failure.
+        report: Called with a line of text before each run that is trained, after a failure, and for
+            runs that other processes use.
 
     Returns:
-        The comparison. Its ``pending`` runs are those that a stopped comparison has left.
+        The comparison. Its ``pending`` runs are those that a stopped comparison has left, or that
+        other processes still use.
 
     Raises:
         RecipeError: A target is no recipe, or an override is not valid.
@@ -97,14 +104,23 @@ def run_comparison(
     if missing and num_complete:
         report(f"{num_complete} of {num_runs} runs are complete")
     missing.sort(key=lambda run: plan.seeds.index(run.recipe.seed))  # All methods of a seed first.
+    numbers = {run.key: number for number, run in enumerate(missing, len(outcomes) + 1)}
+    in_use: list[PlannedRun] = []
     with _room_for_compiled_steps(len(plan.recipes)):
-        for number, run in enumerate(missing, len(outcomes) + 1):
+        while missing:
+            run = missing.pop(0)
             name = f"{run.method}, seed {run.recipe.seed}"
-            report(f"Run {number} of {num_runs}: {name}, into {run.folder}")
             try:
-                if not train(run.recipe, run.folder):
-                    break
+                if _is_done(run):
+                    report(f"{name} is complete: another process has trained it")
+                else:
+                    report(f"Run {numbers[run.key]} of {num_runs}: {name}, into {run.folder}")
+                    if not train(run.recipe, run.folder):
+                        break
                 outcomes[run.key] = read_result(run, out)
+            except RunFolderInUseError as error:
+                in_use.append(run)
+                report(f"{name} is left to another process: {error}")
             except Exception as error:  # The other runs are worth having, whatever has happened.
                 _LOG.debug("%s has failed", name, exc_info=True)
                 text = describe_error(error)
@@ -113,14 +129,53 @@ def run_comparison(
             free_memory()
             if any(isinstance(outcome, RunResult) for outcome in outcomes.values()):
                 _write(plan, outcomes, confidence, out)
+            if not missing:  # Runs that the other process has ended, or given up.
+                missing = [one for one in in_use if not RunFolder(one.folder).is_locked()]
+                in_use = [one for one in in_use if one not in missing]
+    if in_use:
+        runs = f"{len(in_use)} runs are still in use by other processes"
+        if len(in_use) == 1:
+            runs = "1 run is still in use by another process"
+        report(f"{runs}; the process that ends last writes all runs to {COMPARISON_FILE}")
     return _write(plan, outcomes, confidence, out)
 
 
 def _write(plan: ComparisonPlan, outcomes: Outcomes, confidence: float, out: Path) -> Comparison:
-    check_same_data(plan, outcomes)
-    comparison = create_comparison(plan, outcomes, confidence=confidence)
-    write_comparison(out / COMPARISON_FILE, comparison)
+    """Write the comparison of all runs that are complete, whichever process has trained them."""
+    with _lock(out):  # A file of fewer runs must not replace one of more.
+        for run in plan.runs:
+            if not isinstance(outcomes.get(run.key), RunResult) and _is_done(run):
+                outcomes[run.key] = read_result(run, out)
+        check_same_data(plan, outcomes)
+        comparison = create_comparison(plan, outcomes, confidence=confidence)
+        write_comparison(out / COMPARISON_FILE, comparison)
     return comparison
+
+
+@contextmanager
+def _lock(out: Path) -> Iterator[None]:
+    """Lock the file of a comparison for a moment; other processes wait."""
+    try:
+        file = (out / ".comparison.lock").open("a")
+    except OSError as error:
+        raise StorageError(f"cannot write {out / COMPARISON_FILE}: {reason(error)}") from error
+    with file:
+        with suppress(ImportError, OSError):  # Some systems, and some file systems, have no locks.
+            import fcntl  # noqa: PLC0415
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _is_done(run: PlannedRun) -> bool:
+    """Whether a run that is to be trained is complete; not if it is one of another recipe."""
+    folder = RunFolder(run.folder)
+    try:
+        if run.is_given or folder.is_locked() or not is_complete(run.folder):
+            return False
+        return find_difference(read_run_recipe(folder), run.recipe) is None
+    except (RunFolderError, RecipeError):
+        return False
 
 
 def compare_runs(
