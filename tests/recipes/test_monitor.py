@@ -1,6 +1,7 @@
 """Which checkpoint: the best one is kept and loaded, and training stops early, resumed or not."""
 
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,17 @@ def test_the_arrays_of_the_best_evaluation_survive_every_kill(
         _run(recipe, folder, start="resume")
         assert check(folder) == best
     assert moment > 30, "the loop has killed the run at least five times"
+
+
+def test_no_file_of_an_earlier_best_evaluation_is_left(tmp_path: Path) -> None:
+    recipe = _recipe("checkpoint={every: 4, monitor: accuracy}", "schedule.epochs=5")
+    kept = []
+    for event in run_recipe(recipe, tmp_path, build.load_dataset(recipe)):
+        assert event.best is not None
+        is_best = event.best.step == event.progress.step
+        assert (tmp_path / BEST_ARRAYS_FILE).exists() is not is_best
+        kept.append(not is_best)
+    assert {(True, False), (False, True)} <= set(pairwise(kept)), "it is written and removed"
 
 
 def test_without_a_monitor_there_is_one_file_of_arrays(tmp_path: Path) -> None:

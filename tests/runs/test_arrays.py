@@ -10,6 +10,7 @@ from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.arrays import (
     ARRAYS_FILE,
     BEST_ARRAYS_FILE,
+    discard_best_arrays,
     keep_best_arrays,
     read_arrays,
     read_arrays_of,
@@ -52,6 +53,9 @@ def test_the_arrays_of_the_best_evaluation_are_kept(tmp_path: Path) -> None:
     assert _first(run, None) == (50, 50)
     assert _first(run, 10) == (50, 50), "those of the last evaluation, if the others are gone"
     assert read_arrays(run)["number"] == 50
+    discard_best_arrays(run)
+    discard_best_arrays(run)
+    assert _first(run, 30) == (50, 50)
 
 
 def test_arrays_of_another_step_are_not_kept(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """What a run does at each report of the training loop: log, record an evaluation, save."""
 
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -11,7 +10,7 @@ from protosphere.parallel.launch import World
 from protosphere.recipes.monitor import BestEvaluation, find_best, is_patience_exhausted
 from protosphere.recipes.schema import Recipe
 from protosphere.runs import RunFolder
-from protosphere.runs.arrays import keep_best_arrays, write_arrays
+from protosphere.runs.arrays import discard_best_arrays, keep_best_arrays, write_arrays
 from protosphere.runs.checkpoints import save_checkpoint
 from protosphere.training import Objective, Progress
 
@@ -121,17 +120,16 @@ def save(
         # The class means of an earlier evaluation are not those of these weights.
         with progress.ema_weights():
             objective.head.reset()
-    checkpoint = progress.checkpoint()
-    world.from_first(
-        partial(
-            save_checkpoint,
-            folder.checkpoints,
-            progress.step,
-            *checkpoint,
-            keep=recipe.checkpoint.keep,
-            best=None if outcome.best is None else outcome.best.step,
-        )
-    )
+    weights, state = progress.checkpoint()
+    best = None if outcome.best is None else outcome.best.step
+
+    def save_on_first() -> None:
+        keep = recipe.checkpoint.keep
+        save_checkpoint(folder.checkpoints, progress.step, weights, state, keep=keep, best=best)
+        if best == progress.step:
+            discard_best_arrays(folder)
+
+    world.from_first(save_on_first)
 
 
 def _gpu_memory(device: torch.device) -> dict[str, float]:

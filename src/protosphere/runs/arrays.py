@@ -75,6 +75,19 @@ def keep_best_arrays(folder: RunFolder, step: int) -> None:
             write_atomically(folder.path / BEST_ARRAYS_FILE, content)
 
 
+def discard_best_arrays(folder: RunFolder) -> None:
+    """Remove the arrays of an earlier best evaluation, once the last one is the best.
+
+    Call it after the checkpoint of the last evaluation is saved: a run that is resumed before it
+    may need the earlier ones.
+
+    Args:
+        folder: Folder of the run.
+    """
+    with suppress(OSError):  # Nothing reads a file of another step.
+        (folder.path / BEST_ARRAYS_FILE).unlink(missing_ok=True)
+
+
 def read_arrays(folder: RunFolder) -> dict[str, NDArray[Any]]:
     """Read the arrays of the last evaluation.
 
