@@ -13,7 +13,9 @@ from typing import Any
 
 import averaged_weights
 import benefits_tables
+import class_accuracy
 import corruptions
+import dynamics
 import embeddings
 import finetuning
 import large_batches
@@ -28,6 +30,7 @@ import runs
 import scaling
 import training
 import variants
+import verdict
 import whitening
 
 ROOT = Path(__file__).parents[1]
@@ -69,7 +72,16 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
         "averaged_weights", averaged_weights.table, averaged_weights.source
     ),
     "classifiers": lambda: (runs.classifiers_table(), runs.classifiers_source()),
+    "class-differences": lambda: (
+        class_accuracy.summary_table(verdict.RESULTS / "short"),
+        class_accuracy.source(verdict.RESULTS / "short"),
+    ),
+    "changed-classes": lambda: (
+        class_accuracy.classes_table(verdict.RESULTS / "short"),
+        class_accuracy.source(verdict.RESULTS / "short"),
+    ),
     "corruptions": _of_record("corruptions-gpu", corruptions.table),
+    "dynamics": _of_record("dynamics", dynamics.table, dynamics.source),
     "embeddings": _of_record("embeddings", embeddings.table),
     "finetuning": _of_record("finetuning-gpu", finetuning.table),
     "frozen": _of_record("frozen_features", finetuning.frozen_table),

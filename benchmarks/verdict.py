@@ -9,12 +9,14 @@ of results/sweeps. Runs that were interrupted continue.
 DATA holds cifar100.npz with x_train, y_train, x_test and y_test. The group short has 100 epochs and
 five seeds for every loss, long has 200 epochs and three seeds for cross-entropy and the best other
 loss. ``--collect`` copies the records, without weights, to results/verdict and compares them as
-``protosphere compare`` does.
+``protosphere compare`` does, and the accuracies of single classes.
 """
 
+import contextlib
 import shutil
 from pathlib import Path
 
+import class_accuracy
 import harness
 from jobs import Job, is_trained, main
 from protosphere.runs.comparison import COMPARISON_FILE, Comparison, read_comparison
@@ -32,7 +34,14 @@ GROUPS = (
     ("short", 100, range(42, 47), (BEST,)),
     ("long", 200, range(42, 45), ("ce", BEST)),
 )
-RECORDS = ("recipe.yaml", "machine.json", "metrics.jsonl", "classes.json", "data.json")
+RECORDS = (
+    "recipe.yaml",
+    "machine.json",
+    "metrics.jsonl",
+    "classes.json",
+    "data.json",
+    class_accuracy.FILE,
+)
 # Runs whose prototypes and class means are kept too, for reports.
 WITH_ARRAYS = ("ce", BEST)
 
@@ -59,7 +68,14 @@ def _job(group: str, method: str, seed: int, epochs: int) -> Job:
     )
     recipe = "ntce" if method == BEST else method
     name = f"{group}-{method}-{seed}"
-    return Job(group, name, f"cifar100-strong-{recipe}", "cifar100", overrides)
+    return Job(
+        group,
+        name,
+        f"cifar100-strong-{recipe}",
+        "cifar100",
+        overrides,
+        finish=class_accuracy.write_class_accuracy,
+    )
 
 
 def collect(runs: Path) -> None:
@@ -79,6 +95,9 @@ def collect(runs: Path) -> None:
             targets = [str(folder) for folder in folders]
             run_comparison(targets, out=RESULTS / group, baseline="cifar100-best-ce", report=print)
             print(table(group))
+            with contextlib.suppress(FileNotFoundError):  # Of earlier runs.
+                print(class_accuracy.summary_table(RESULTS / group))
+                print(class_accuracy.classes_table(RESULTS / group))
 
 
 def _keeps_arrays(job: Job) -> bool:

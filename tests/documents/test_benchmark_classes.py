@@ -1,0 +1,205 @@
+"""Accuracies of single classes: what is written for a run, and how losses are compared."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from protosphere.recipes.loading import load_run, read_recipe
+from protosphere.runs import RunFolder
+from protosphere.runs.arrays import read_arrays
+from support.short_runs import short_run
+
+# Two classes of a superclass, one of another, and one that CIFAR-100 does not have.
+NAMES = ("apple", "pear", "bed", "digit")
+
+
+@pytest.fixture
+def class_accuracy(import_benchmark: Callable[[str], ModuleType]) -> ModuleType:
+    """The functions for accuracies of classes."""
+    return import_benchmark("class_accuracy")
+
+
+def _record(
+    confusion: Sequence[Sequence[int]],
+    cosines: Sequence[float] = (0.5, 0.4, 0.1, 0.0),
+    nearest: Sequence[float] | None = None,
+) -> dict[str, Any]:
+    """A file of a run from its confusion matrix; nearest class means are as good as the head."""
+    accuracy = [row[index] / sum(row) for index, row in enumerate(confusion)]
+    return {
+        "class_names": list(NAMES),
+        "num_images": [sum(row) for row in confusion],
+        "accuracy": accuracy,
+        "nearest_mean_accuracy": list(nearest or accuracy),
+        "nearest_class": [1, 0, 0, 0],
+        "nearest_cosine": list(cosines),
+        "errors": [
+            [i, j, count]
+            for i, row in enumerate(confusion)
+            for j, count in enumerate(row)
+            if i != j and count
+        ],
+    }
+
+
+CE = {
+    1: _record([[6, 3, 1, 0], [2, 7, 0, 1], [0, 1, 9, 0], [0, 0, 0, 10]]),
+    2: _record([[5, 4, 1, 0], [2, 8, 0, 0], [1, 0, 9, 0], [0, 0, 0, 10]]),
+    # A seed that the other loss does not have.
+    3: _record([[7, 3, 0, 0], [1, 9, 0, 0], [2, 0, 8, 0], [0, 0, 0, 10]], (0.7, 0.4, 0.1, 0.0)),
+}
+NONL = {
+    1: _record([[4, 5, 1, 0], [3, 6, 0, 1], [0, 1, 9, 0], [0, 0, 0, 10]]),
+    2: _record([[4, 4, 1, 1], [2, 7, 1, 0], [0, 0, 10, 0], [0, 0, 0, 10]]),
+}
+
+
+def _correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    means = sum(first) / len(first), sum(second) / len(second)
+    products = sum((x - means[0]) * (y - means[1]) for x, y in zip(first, second, strict=True))
+    squares = [
+        sum((x - mean) ** 2 for x in values)
+        for values, mean in zip((first, second), means, strict=True)
+    ]
+    return products / math.sqrt(squares[0] * squares[1])
+
+
+def test_differences_of_classes_by_hand(class_accuracy: ModuleType) -> None:
+    comparison = class_accuracy.compare({"ce": CE, "nonl": NONL})
+    assert comparison.class_names == list(NAMES)
+    assert comparison.accuracy == pytest.approx([0.6, 0.8, 26 / 30, 1.0])
+    (row,) = comparison.differences
+    assert (row.method, row.num_seeds) == ("nonl", 2)
+    by_seed = [-0.2, -0.1, 0.0, 0.0], [-0.1, -0.1, 0.1, 0.0]
+    assert [one.mean for one in row.classes] == pytest.approx([-0.15, -0.1, 0.05, 0.0])
+    # Of two values the standard error is half of their distance.
+    assert [one.error for one in row.classes] == pytest.approx([0.05, 0.0, 0.05, 0.0], abs=1e-12)
+    assert tuple(row.accuracy) == pytest.approx((-0.05, 0.025))
+    assert row.nearest_mean_accuracy == pytest.approx(row.accuracy)
+    assert row.agreement == pytest.approx(_correlation(*by_seed))
+    # With the accuracies of cross-entropy of the other seeds.
+    expected = (
+        _correlation(by_seed[0], [0.6, 0.85, 0.85, 1.0])
+        + _correlation(by_seed[1], [0.65, 0.8, 0.85, 1.0])
+    ) / 2
+    assert row.with_accuracy == pytest.approx(expected)
+    mean = [-0.15, -0.1, 0.05, 0.0]
+    assert row.with_cosine == pytest.approx(_correlation(mean, [1.7 / 3, 0.4, 0.1, 0.0]))
+    assert row.with_nearest_means == pytest.approx(1)
+
+
+def test_kinds_of_errors_by_hand(class_accuracy: ModuleType, monkeypatch: Any) -> None:
+    monkeypatch.setattr(class_accuracy, "NUM_PAIRS", 2)
+    comparison = class_accuracy.compare({"ce": CE, "nonl": NONL})
+    # Apples and pears are confused 5, 6 and 4 times of 40; other errors are 3, 2 and 2.
+    within, between, confused = comparison.errors
+    assert within == pytest.approx(5 / 40)
+    assert between == pytest.approx(7 / 3 / 40)
+    (row,) = comparison.differences
+    assert tuple(row.within_superclasses) == pytest.approx((1.5 / 40, 1.5 / 40))
+    assert row.between_superclasses.mean == pytest.approx((0 + 1) / 2 / 40)
+    total = row.within_superclasses.mean + row.between_superclasses.mean
+    assert total == pytest.approx(-row.accuracy.mean)
+    # The second pair is apple and bed: 1, 2 and 2 times, and 1 and 1 with NONL.
+    assert confused == pytest.approx((6 + 8 + 6) / 3 / 40)
+    assert row.confused_pairs.mean == pytest.approx(((9 - 6) + (7 - 8)) / 2 / 40)
+
+
+def test_one_seed_has_no_errors_and_a_constant_no_correlation(class_accuracy: ModuleType) -> None:
+    comparison = class_accuracy.compare({"ce": {1: CE[1]}, "nonl": {1: CE[1]}, "ntce": {2: CE[2]}})
+    (row,) = comparison.differences
+    assert row.method == "nonl"
+    assert row.agreement is None
+    assert row.with_accuracy is None
+    assert row.with_cosine == 0
+    assert tuple(row.classes[0]) == (0, None)
+
+
+def test_numbered_classes_have_the_names_of_cifar100(class_accuracy: ModuleType) -> None:
+    names = class_accuracy.original_names([f"class {index}" for index in range(100)])
+    assert (names[0], names[-1]) == ("apple", "worm")
+    assert class_accuracy.original_names(["class 0", "class 1"]) == ["class 0", "class 1"]
+
+
+def test_tables_of_the_files_of_a_group(class_accuracy: ModuleType, tmp_path: Path) -> None:
+    folder = tmp_path / "short"
+    for method, seeds in (("ce", CE), ("normface-nonl", NONL)):
+        for seed, record in seeds.items():
+            target = folder / f"short-{method}-{seed}"
+            target.mkdir(parents=True)
+            (target / class_accuracy.FILE).write_text(json.dumps(record))
+            machine = {"device": "GPU", "versions": {"torch": "2"}, "commit": "abc"}
+            (target / "machine.json").write_text(json.dumps(machine))
+    summary = class_accuracy.summary_table(folder).splitlines()
+    assert len(summary) == 3
+    assert list(class_accuracy.read_records(folder)) == ["ce", "normface-nonl"]
+    assert len({line.count("|") for line in summary}) == 1
+    assert summary[2].startswith("| NormFace + NONL | 2 | -5.00 ± 2.50 |")
+    last = class_accuracy.classes_table(folder).splitlines()[-1]
+    assert "apple -15.00 ± 5.00 (60 %), pear -10.00 ± 0.00 (80 %)" in last
+    assert "bed +5.00 ± 5.00 (87 %)" in last.split("|")[3]
+    assert "commit abc" in class_accuracy.source(folder)
+    with pytest.raises(FileNotFoundError):
+        class_accuracy.summary_table(tmp_path / "none")
+
+
+def test_file_of_a_run_agrees_with_its_evaluation_and_plain_loops(
+    class_accuracy: ModuleType, tmp_path: Path
+) -> None:
+    folder = short_run(tmp_path, "ce")
+    class_accuracy.write_class_accuracy(folder, "cpu")
+    record = json.loads((folder / class_accuracy.FILE).read_text())
+    run = load_run(folder)
+    test, arrays = run.features("test"), read_arrays(RunFolder(folder))
+    predictions = run.objective.head.predict(torch.as_tensor(test.features)).tolist()
+    counts, hits, nearest = [0] * 10, [0] * 10, [0] * 10
+    errors: dict[tuple[int, int], int] = {}
+    means = torch.as_tensor(arrays["class_means"])
+    for feature, label, predicted in zip(
+        test.features, torch.as_tensor(test.labels).tolist(), predictions, strict=True
+    ):
+        counts[label] += 1
+        unit = feature / feature.norm()
+        distances = [float((unit - mean).norm()) for mean in means]
+        hits[label] += predicted == label
+        nearest[label] += distances.index(min(distances)) == label
+        if predicted != label:
+            errors[label, predicted] = errors.get((label, predicted), 0) + 1
+    assert record["class_names"] == list(run.class_names)
+    assert record["num_images"] == counts
+    pairs = list(zip(hits, counts, strict=True))
+    assert record["accuracy"] == pytest.approx([hit / count for hit, count in pairs])
+    pairs = list(zip(nearest, counts, strict=True))
+    assert record["nearest_mean_accuracy"] == pytest.approx([hit / count for hit, count in pairs])
+    assert {(i, j): count for i, j, count in record["errors"]} == errors
+    centered = means - means.mean(0)
+    for index, (other, cosine) in enumerate(
+        zip(record["nearest_class"], record["nearest_cosine"], strict=True)
+    ):
+        cosines = torch.cosine_similarity(centered[index : index + 1], centered).tolist()
+        cosines[index] = -2
+        assert other == cosines.index(max(cosines))
+        assert cosine == pytest.approx(max(cosines), abs=1e-4)
+    evaluation = RunFolder(folder).last_evaluation()
+    assert evaluation is not None
+    assert sum(hits) / sum(counts) == pytest.approx(evaluation["accuracy"])
+    assert sum(nearest) / sum(counts) == pytest.approx(evaluation["nearest_mean_accuracy"])
+
+
+def test_runs_of_the_verdict_write_and_keep_the_file(
+    import_benchmark: Callable[[str], ModuleType],
+) -> None:
+    verdict = import_benchmark("verdict")
+    assert "class_accuracy.json" in verdict.RECORDS
+    for job in verdict.jobs():
+        assert job.finish is verdict.class_accuracy.write_class_accuracy
+        # The names that the comparison reads.
+        read_recipe(job.recipe, ["data.source=arrays", "data.path=x.npz", *job.overrides])
+        assert job.name.startswith(f"{job.group}-")
+        assert job.name.rpartition("-")[2].isdigit()
