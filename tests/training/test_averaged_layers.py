@@ -186,15 +186,50 @@ def test_statistics_are_computed_in_training_mode_and_modes_are_restored() -> No
 
 def test_a_part_in_evaluation_mode_keeps_its_statistics() -> None:
     objective = _objective(nn.BatchNorm1d(DIM), nn.BatchNorm1d(DIM))
+    part = list(objective.encoder.children())[1]
+    averages = []
     for progress in train(objective, _loader(), CONFIG):
-        list(objective.encoder.children())[1].eval()
+        part.eval()
         trained = _buffers(objective)
-        with progress.ema_weights():
-            pass
+        with progress.ema_weights(), torch.no_grad():
+            averages.append(_buffers(objective))
+            inputs = part(list(objective.encoder.children())[0](_loader().features))
+        torch.testing.assert_close(averages[-1]["encoder.2.running_mean"], inputs.mean(0))
         assert _equal(_buffers(objective), trained)
-    # It was trained for one epoch of two.
-    assert int(trained["encoder.1.num_batches_tracked"]) == 4
-    assert int(trained["encoder.2.num_batches_tracked"]) == 8
+        assert not part.training
+    # In the second epoch it was not trained, and its average approaches the last statistics.
+    name = "encoder.1.running_mean"
+    decays = [(1 + step) / (10 + step) for step in range(4, 8)]
+    expected = averages[0][name] - trained[name]
+    for decay in decays:
+        expected *= decay
+    torch.testing.assert_close(averages[1][name] - trained[name], expected)
+
+
+class _Drawing(nn.Module):
+    """Draws a random number in each pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draws: list[float] = []
+
+    def forward(self, features: Tensor) -> Tensor:
+        self.draws.append(float(torch.rand(())))
+        return features
+
+
+def test_random_numbers_are_those_of_a_batch_and_the_same_in_each_report() -> None:
+    drawing = _Drawing()
+    objective, draws = _objective(drawing, nn.BatchNorm1d(DIM)), []
+    for progress in train(objective, _loader(), CONFIG):
+        trained = set(drawing.draws)
+        drawing.draws = []
+        with progress.ema_weights():
+            draws.append(drawing.draws)
+        drawing.draws = []
+        assert trained.isdisjoint(draws[-1])
+    assert len(set(draws[0])) == 4
+    assert draws[0] == draws[1]
 
 
 def test_a_failure_leaves_everything_as_it_was_and_is_made_up_for() -> None:
