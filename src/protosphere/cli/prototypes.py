@@ -1,6 +1,7 @@
 """``protosphere prototypes``: a classifier of class means from any features, without training."""
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -334,6 +335,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     table = CsvPrinter(("class", "confidence", "rejection_score"))
     for row in rows:
         table.print(row)
+    sys.stdout.flush()  # What follows on standard error comes after it, also in one file.
 
 
 def _describe_accuracies(accuracies: Mapping[str, Any]) -> str:
