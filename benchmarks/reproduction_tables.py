@@ -51,9 +51,8 @@ LENGTH_TITLES = {
     "length-1000": "torchvision's initialization, 1000 epochs",
     "length-300": "zero-initialized residuals, 300 epochs",
 }
-CIFAR10_CLASSES = (
-    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-)  # fmt: skip
+CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
+NEAREST_LOSSES = ("ce", "normface", "ntce", "nonl")
 PROBE_TITLES = {
     "linear_probe": "linear probe",
     "normalized_linear_probe": "linear probe, weights and features normalized",
@@ -184,8 +183,12 @@ def cifar10_table() -> str:
 
 def cifar10_source() -> str:
     """Return where the numbers of CIFAR-10 come from."""
-    names = [f"cifar10-{loss}-{CIFAR10_EPOCHS}-epochs" for loss in (*CIFAR10_LOSSES, "scl")]
-    return _origin(RESULTS / name for name in names)
+    return _origin(map(_cifar10_folder, (*CIFAR10_LOSSES, "scl")))
+
+
+def nearest_classes_source() -> str:
+    """Return where the nearest classes of CIFAR-10 come from."""
+    return _origin(map(_cifar10_folder, NEAREST_LOSSES))
 
 
 def cifar10_accuracies() -> dict[str, tuple[float, float]]:
@@ -207,8 +210,8 @@ def nearest_classes_table() -> str:
         "their cosine",
         "test accuracy of these two classes",
     )
-    for loss in ("ce", "normface", "ntce", "nonl"):
-        folder = RESULTS / f"cifar10-{loss}-{CIFAR10_EPOCHS}-epochs"
+    for loss in NEAREST_LOSSES:
+        folder = _cifar10_folder(loss)
         if not (folder / ARRAYS).exists():
             continue
         arrays = load_file(folder / ARRAYS)
@@ -245,7 +248,7 @@ def contrastive_table() -> str:
 
 def contrastive_source() -> str:
     """Return where the numbers of contrastive features come from."""
-    return _origin([_scl_folder()])
+    return _origin([_cifar10_folder("scl")])
 
 
 def probe_accuracies() -> dict[str, float]:
@@ -263,7 +266,7 @@ def probe_accuracies() -> dict[str, float]:
 
 def _contrastive_numbers() -> dict[str, Number]:
     """Return the numbers of Tables 2 and 14 by probe."""
-    if not _has_run(_scl_folder()):
+    if not _has_run(_cifar10_folder("scl")):
         raise FileNotFoundError("no contrastive run is among the results")
     numbers = {number.row: number for number in _read("table2", 100, columns=["cifar10"])}
     cached = _read("table14", 100, rows=["cifar10"])
@@ -272,13 +275,13 @@ def _contrastive_numbers() -> dict[str, Number]:
 
 def _find_probe(row: str) -> ProbeResult:
     reading = PROBES[row]
-    rows = read_result(_scl_folder() / "benchmarks" / "probes.json", ProbeResult).rows
+    rows = read_result(_cifar10_folder("scl") / "benchmarks" / "probes.json", ProbeResult).rows
     own = [one for one in rows if one.name == reading.probe]
     return next((one for one in own if one.features == reading.space), own[0])
 
 
-def _scl_folder() -> Path:
-    return RESULTS / f"cifar10-scl-{CIFAR10_EPOCHS}-epochs"
+def _cifar10_folder(loss: str) -> Path:
+    return RESULTS / f"cifar10-{loss}-{CIFAR10_EPOCHS}-epochs"
 
 
 def temperature_accuracies() -> dict[float, tuple[float, float | None]]:
@@ -298,9 +301,8 @@ def temperature_table() -> str:
     if not values:
         raise FileNotFoundError("no run of Table 9 is among the results")
     lines = _header("NONL on CIFAR-100, temperature", *(f"{value:g}" for value in values))
-    paper = [_number(number) for _, number in values.values()]
+    ours, paper = (map(_number, numbers) for numbers in zip(*values.values(), strict=True))
     lines.append(_line("**the paper**, 1000 epochs", *paper))
-    ours = [_number(number) for number, _ in values.values()]
     lines.append(_line(f"ours, {GRID_EPOCHS} epochs", *ours))
     return "\n".join(lines)
 

@@ -110,7 +110,7 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     ),
     "paper-nearest": lambda: (
         reproduction_tables.nearest_classes_table(),
-        reproduction_tables.cifar10_source(),
+        reproduction_tables.nearest_classes_source(),
     ),
     "paper-scl": lambda: (
         reproduction_tables.contrastive_table(),
