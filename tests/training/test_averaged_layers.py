@@ -186,14 +186,14 @@ def test_statistics_are_computed_in_training_mode_and_modes_are_restored() -> No
 
 def test_a_part_in_evaluation_mode_keeps_its_statistics() -> None:
     objective = _objective(nn.BatchNorm1d(DIM), nn.BatchNorm1d(DIM))
-    part = list(objective.encoder.children())[1]
+    linear, part, _ = objective.encoder.children()
     averages = []
     for progress in train(objective, _loader(), CONFIG):
         part.eval()
         trained = _buffers(objective)
         with progress.ema_weights(), torch.no_grad():
             averages.append(_buffers(objective))
-            inputs = part(list(objective.encoder.children())[0](_loader().features))
+            inputs = part(linear(_loader().features))
         torch.testing.assert_close(averages[-1]["encoder.2.running_mean"], inputs.mean(0))
         assert _equal(_buffers(objective), trained)
         assert not part.training
