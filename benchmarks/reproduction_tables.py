@@ -51,7 +51,9 @@ LENGTH_TITLES = {
     "length-1000": "torchvision's initialization, 1000 epochs",
     "length-300": "zero-initialized residuals, 300 epochs",
 }
-CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
+CIFAR10_CLASSES = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
 NEAREST_LOSSES = ("ce", "normface", "ntce", "nonl")
 PROBE_TITLES = {
     "linear_probe": "linear probe",
@@ -131,8 +133,7 @@ def convergence_times(group: str, part: str) -> dict[str, Any]:
         group: Group of the run.
         part: ``"percent_to_collapse"`` or ``"percent_of_baseline"``.
     """
-    folder = _length_folder(group, "nonl")
-    path = folder / "benchmarks" / "convergence.json"
+    path = _length_folder(group, "nonl") / "benchmarks" / "convergence.json"
     if not path.exists():
         return {}
     return {row.metric: getattr(row, part) for row in read_result(path, ConvergenceRow).rows}
@@ -257,11 +258,7 @@ def probe_accuracies() -> dict[str, float]:
         numbers = _contrastive_numbers()
     except FileNotFoundError:
         return {}
-    return {
-        row: float(number.value)
-        for row, number in numbers.items()
-        if isinstance(number.value, float)
-    }
+    return {row: one.value for row, one in numbers.items() if isinstance(one.value, float)}
 
 
 def _contrastive_numbers() -> dict[str, Number]:
