@@ -122,7 +122,7 @@ def test_all_processes_end_when_the_first_one_cannot_use_the_folder(
     in_use, full = tmp_path / "in use", tmp_path / "full"
     with RunFolder(in_use).lock():
         first, *others = processes.run(error_of, [(run_digits, str(in_use), settings)] * 3)
-    assert first == f"RunFolderError: {in_use} is in use by process {os.getpid()}"
+    assert first == f"RunFolderInUseError: {in_use} is in use by process {os.getpid()}"
     peer = "PeerError: the first process of the run has failed"
     assert others == [peer, peer]
     first, *others = processes.run(error_of, [(run_digits_without_disk, str(full), settings)] * 3)
