@@ -103,9 +103,9 @@ class FolderLoader:
     def sample_batches(
         self, batch_size: int, *, num_batches: int, seed: int, shard: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the first batches of an epoch, as :meth:`batches` does."""
+        """Yield the first batches of an epoch, read by the workers for evaluation."""
         parts = batch_slices(len(self), batch_size, shard=shard)[:num_batches]
-        # The other workers may be in the middle of an epoch.
+        # The workers for training may be in the middle of an epoch.
         return self._crops(self._evaluation, parts, seed=seed, epoch=0)
 
     def _crops(

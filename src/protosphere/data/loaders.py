@@ -82,7 +82,7 @@ class Loader(Protocol):
     def sample_batches(
         self, batch_size: int, *, num_batches: int, seed: int, shard: tuple[int, int] = (0, 1)
     ) -> Iterator[tuple[Tensor, ...]]:
-        """Yield some full batches for :meth:`prepare`, also while an epoch of them goes on.
+        """Yield some full batches for :meth:`prepare`; an epoch of :meth:`batches` may go on.
 
         Args:
             batch_size: Number of samples in a batch.

@@ -2,10 +2,10 @@
 
 The average of the weights is another network than those it is the average of: noise in the weights
 cancels, and the activations have less variance. Batch norm in evaluation mode divides by its
-running statistics, and the average of the running statistics is not that of the averaged network:
-a ResNet-18 that was trained for 100 epochs on CIFAR-100 had 71.3 % test accuracy with it, and
-78.2 % with its own statistics. These are therefore computed before the average is evaluated or
-saved, as by ``torch.optim.swa_utils.update_bn``, from training images with their augmentation.
+running statistics, and their average does not fit the averaged network: a ResNet-18 that was
+trained for 100 epochs on CIFAR-100 had 71.3 % test accuracy with it, and 78.2 % with its own
+statistics. These are therefore computed before the average is evaluated or saved, as by
+``torch.optim.swa_utils.update_bn``, from training images with their augmentation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ from protosphere.training.protocol import Step
 
 # Running statistics with a momentum of 0.1 see about half as many in batches of 512.
 _NUM_IMAGES = 16_384
-# Of a run that is interrupted, which may have seconds to save: as many as in batches of 64.
+# They see about so many in batches of 64. An interrupted run may have only seconds to save.
 _NUM_IMAGES_IF_INTERRUPTED = 1_024
 
 

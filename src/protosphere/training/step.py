@@ -25,10 +25,9 @@ _AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class EagerStep:
-    """A training step without a CUDA graph; see
-    :class:`~protosphere.training.protocol.Step` for its methods.
+    """A training step without a CUDA graph.
 
-    The parts of a step are public, because :class:`~protosphere.training.graph_step.GraphStep`
+    See :class:`~protosphere.training.protocol.Step` for its methods. The parts of a step are public, because :class:`~protosphere.training.graph_step.GraphStep`
     captures :meth:`update`, or only :meth:`compute_gradients`.
 
     Args:
