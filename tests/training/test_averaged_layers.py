@@ -100,6 +100,7 @@ def test_statistics_are_the_mean_over_batches(create: Callable[[], nn.BatchNorm1
         trained = _buffers(objective)
         buffers, inputs = _average(objective, progress)
         assert len(inputs) == 4
+        assert not any(batch.requires_grad for batch in inputs)
         for name, expected in (
             ("running_mean", torch.stack([batch.mean(0) for batch in inputs]).mean(0)),
             ("running_var", torch.stack([batch.var(0) for batch in inputs]).mean(0)),

@@ -27,8 +27,9 @@ _AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class EagerStep:
     """A training step without a CUDA graph.
 
-    See :class:`~protosphere.training.protocol.Step` for its methods. The parts of a step are public, because :class:`~protosphere.training.graph_step.GraphStep`
-    captures :meth:`update`, or only :meth:`compute_gradients`.
+    See :class:`~protosphere.training.protocol.Step` for its methods. The parts of a step are
+    public, because :class:`~protosphere.training.graph_step.GraphStep` captures :meth:`update`, or
+    only :meth:`compute_gradients`.
 
     Args:
         objective: Module to train, on the device of the loader.
