@@ -8,6 +8,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -176,6 +177,7 @@ def main(description: str, jobs: Callable[[], list[Job]], collect: Callable[[Pat
     except TimeoutError:
         print("time is up; run again to continue", flush=True)
         processes = list(pool._processes.values())
+        threading.excepthook = lambda _: None  # The pool's thread misses its processes.
         pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.terminate()  # Training saves a checkpoint and stops.
