@@ -40,6 +40,15 @@ def test_statistics_are_those_of_one_process_with_the_parts_as_micro_batches(
             _assert_close(own, expected)
 
 
+def test_processes_encode_as_many_pieces(processes: Processes) -> None:
+    """Parts of 7, 7 and 6 samples in pieces of at most 6; other numbers of pieces could block."""
+    results: list[Result] = processes.run(train_batch_norm, [(6,)] * 3)
+    assert [int(weights["encoder.1.num_batches_tracked"]) for *_, weights in results] == [12] * 3
+    for averages, *_ in results:
+        for own, expected in zip(averages, results[0][0], strict=True):
+            _assert_close(own, expected)
+
+
 def test_with_fsdp_training_does_not_depend_on_evaluations(processes: Processes) -> None:
     plain = processes.run(train_batch_norm, [(None,)] * 2)
     divided = processes.run(train_batch_norm, [(None, True)] * 2)

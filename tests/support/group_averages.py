@@ -42,7 +42,8 @@ def train_batch_norm(
         losses.append(progress.loss)
         if is_evaluated:
             with progress.ema_weights():
-                averages.append(_weights(objective))
+                average = _weights(objective)
+            averages.append({n: value for n, value in average.items() if "num_batches" not in n})
     return averages, losses, _weights(objective)
 
 
@@ -52,7 +53,6 @@ def _weights(objective: Objective) -> dict[str, Tensor]:
     return {
         name: value.detach().full_tensor() if is_divided(value) else value.detach().clone()
         for name, value in tensors
-        if "num_batches" not in name  # They count pieces.
     }
 
 
