@@ -1,5 +1,6 @@
 """The overview: results over seeds beside the paper's, states, machines and problems."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ from protosphere.recipes.monitor import find_best
 from protosphere.recipes.schema.sections import CheckpointSettings
 from protosphere.report.content import Note, Section, Table
 from protosphere.report.final_results import final_evaluation
+from protosphere.report.read_run import read_run
 from protosphere.report.sections.collapse import create_section as create_collapse
 from protosphere.report.sections.overview import create_section
 from protosphere.report.sources import ReportData, RunData
-from support.report_runs import create_run, evaluations
+from support.documents import ROOT
+from support.report_runs import create_run, evaluations, geometry_arrays, simplex
 from support.report_studies import create_comparison, create_sweep
 
 
@@ -280,3 +283,51 @@ def test_a_run_with_nothing_but_its_folder_is_shown() -> None:
     section = section_of(run)
     assert cell(table_of(section, "Runs"), "x", "State") == "incomplete, epoch 0 of ?"
     assert "x: recipe.yaml is missing." in notes(section, "missing")
+
+
+def merged(name: str, *, temperature: float = 0.6, **fields: Any) -> RunData:
+    """A run of ten classes in which the prototypes of the classes 3 and 5 are equal."""
+    arrays = geometry_arrays(simplex(10)[[0, 1, 2, 3, 4, 3, 6, 7, 8, 9]])
+    loss = {"name": "ntce", "temperature": temperature}
+    recipe = {"name": name, "loss": loss, "schedule": {"epochs": 1}}
+    return create_run(
+        name, arrays=arrays, records=evaluations({"accuracy": [0.8]}), recipe=recipe, **fields
+    )
+
+
+def test_classes_whose_prototypes_coincide_are_named() -> None:
+    text = (
+        "The prototypes of c3 and c5 have nearly the same direction (cosine 1.000), so that the "
+        "head can hardly tell these classes apart. A temperature below 0.6 (loss.temperature) may "
+        "separate them."
+    )
+    assert text in notes(section_of(merged("ntce"))).splitlines()
+    healthy = create_run("nonl", records=evaluations({"accuracy": [0.8]}))
+    lines = notes(section_of(merged("ntce"), healthy)).splitlines()
+    assert f"ntce: {text}" in lines
+    assert "same direction" not in notes(section_of(healthy))
+
+
+def test_of_many_runs_whose_prototypes_coincide_the_others_are_only_listed() -> None:
+    runs = [merged(f"run {index}") for index in range(6)]
+    lines = notes(section_of(*runs)).splitlines()
+    assert sum("c3 and c5" in line for line in lines) == 4
+    assert "Prototypes have nearly the same direction in run 4 and run 5 too." in lines
+
+
+@pytest.mark.parametrize("loss", [None, "ntce", {"temperature": "0.6"}])
+def test_a_damaged_recipe_only_costs_the_advice(loss: Any) -> None:
+    run = replace(merged("ntce"), recipe={"name": "ntce", "loss": loss})
+    text = notes(section_of(run))
+    assert "The prototypes of c3 and c5 have nearly the same direction (cosine 1.000)." in text
+
+
+def test_the_committed_runs_that_lost_a_class_are_the_only_ones_that_say_so() -> None:
+    folders = sorted((ROOT / "benchmarks/results/reproduce").glob("cifar10-*-100-epochs"))
+    assert len(folders) >= 4
+    found = {
+        folder.name.split("-")[1]: "of class 3 and class 5 have" in text
+        for folder in folders
+        if "same direction" in (text := notes(section_of(read_run(folder))))
+    }
+    assert found == {"normface": True, "ntce": True}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from protosphere.evaluation.evaluate import Evaluation
     from protosphere.evaluation.probes import ProbeResult
     from protosphere.recipes.loading import Run
+    from protosphere.runs.coinciding_prototypes import CoincidingPrototypes
 
 
 class Probe(StrEnum):
@@ -91,6 +92,10 @@ def evaluate(
         from protosphere.cli.devices import resolve_device
         from protosphere.evaluation.probes import PROBES
         from protosphere.recipes.loading import load_run
+        from protosphere.runs.coinciding_prototypes import (
+            describe_coinciding,
+            find_coinciding_prototypes,
+        )
 
         check_plot(plot, overwrite=overwrite)
         if classes_csv is not None:
@@ -128,6 +133,7 @@ def evaluate(
                 title=loaded.recipe.name,
             )
             save_plot(plot, figure, "the evaluation")
+    coinciding = find_coinciding_prototypes(evaluation.arrays["prototypes"])
     record = {
         "recipe": loaded.recipe.name,
         **_describe_checkpoint(loaded, checkpoint),
@@ -135,12 +141,18 @@ def evaluate(
         "metrics": evaluation.metrics,
         "verdicts": [asdict(verdict) for verdict in evaluation.verdicts],
         **_describe_classes(evaluation, loaded.class_names),
+        **_describe_pairs(coinciding, loaded.class_names),
         "probes": [asdict(result) for result in results],
     }
     if as_json:
         typer.echo(to_json(record, indent=2))
     else:
-        evaluate_text.print_evaluation(record, which="all" if show_all else "main")
+        loss = loaded.recipe.loss.model_dump(mode="json")
+        evaluate_text.print_evaluation(
+            record,
+            which="all" if show_all else "main",
+            note=describe_coinciding(coinciding, loaded.class_names, loss),
+        )
         if results:
             evaluate_text.print_probes(results)
 
@@ -187,6 +199,17 @@ def _describe_classes(
             }
             for pair in confused_pairs(evaluation.arrays, names)
         ],
+    }
+
+
+def _describe_pairs(found: "CoincidingPrototypes", names: tuple[str, ...]) -> dict[str, Any]:
+    """The classes whose prototypes nearly coincide, as plain values."""
+    return {
+        "coinciding_prototypes": [
+            {"class": names[pair.first], "other": names[pair.second], "cosine": pair.cosine}
+            for pair in found.pairs
+        ],
+        "num_coinciding_prototypes": found.num_pairs,
     }
 
 

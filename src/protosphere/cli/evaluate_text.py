@@ -43,12 +43,15 @@ _GEOMETRY = {
 }
 
 
-def print_evaluation(record: Mapping[str, Any], *, which: Literal["main", "all"]) -> None:
+def print_evaluation(
+    record: Mapping[str, Any], *, which: Literal["main", "all"], note: str = ""
+) -> None:
     """Print an evaluation: accuracies, verdicts, weakest classes and confused pairs.
 
     Args:
         record: What ``--json`` prints.
         which: ``"all"`` metrics, or the ``"main"`` ones.
+        note: Sentences to print after the accuracies.
     """
     metrics, split = record["metrics"], record["split"]
     echo(f"{record['recipe']} {_describe_checkpoint(record)}, on the {split} images")
@@ -59,6 +62,8 @@ def print_evaluation(record: Mapping[str, Any], *, which: Literal["main", "all"]
     others = [name for name in metrics if name not in _MAIN]
     for name in others if which == "all" else ():
         echo(f"  {name:28}{metrics[name]:9.4g}")
+    if note:
+        echo(note)
     _print_verdicts(record["verdicts"])
     _print_classes(record["weakest_classes"], record["confused_pairs"])
     if which == "main":

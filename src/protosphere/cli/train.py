@@ -17,8 +17,10 @@ from protosphere.cli.text import count, echo
 if TYPE_CHECKING:
     from protosphere.data.datasets import ImageDataset
     from protosphere.parallel.launch import World
+    from protosphere.recipes.monitor import BestEvaluation
     from protosphere.recipes.runner import Event
     from protosphere.recipes.schema import Recipe
+    from protosphere.runs import RunFolder
 
 # Number of steps between two updates of the progress bar.
 _REPORT_EVERY = 50
@@ -187,6 +189,8 @@ def train_run(
             text = f"Stopped early after {waited} without a new best. "
         else:
             text = "Done. "
+        if note := coinciding_note(last.best, recipe, RunFolder(out)):
+            echo(note)
         echo(f"{text}{_best(last, recipe)}{next_steps}".rstrip())
         return True
 
@@ -242,6 +246,31 @@ def _best(event: "Event", recipe: "Recipe") -> str:
     # Evaluations are at the ends of epochs, all of which have as many steps.
     epoch = round(best.step * event.progress.epoch / event.progress.step)
     return f"Best {metric}: {value} after epoch {epoch}. "
+
+
+def coinciding_note(best: "BestEvaluation | None", recipe: "Recipe", folder: "RunFolder") -> str:
+    """Return sentences on prototypes that nearly coincide; empty if none do.
+
+    Args:
+        best: The best evaluation, whose prototypes count; None for those of the last one.
+        recipe: The recipe.
+        folder: Folder of the run.
+    """
+    from protosphere.runs.arrays import read_arrays_of
+    from protosphere.runs.coinciding_prototypes import (
+        describe_coinciding,
+        find_coinciding_prototypes,
+    )
+    from protosphere.runs.folder import RunFolderError
+    from protosphere.runs.metadata import read_class_names
+
+    try:
+        step = None if best is None else best.step
+        arrays, names = read_arrays_of(folder, step).arrays, read_class_names(folder)
+    except RunFolderError:  # Somebody has removed the files since; the training is complete.
+        return ""
+    found = find_coinciding_prototypes(arrays["prototypes"])
+    return describe_coinciding(found, names, recipe.loss.model_dump(mode="json"))
 
 
 def _print_header(

@@ -66,12 +66,18 @@ from protosphere.evaluation.roc import (
     false_positive_rate,
 )
 from protosphere.evaluation.temperature_scaling import TemperatureFit, fit_temperature
+from protosphere.runs.coinciding_prototypes import (
+    CoincidingPrototypes,
+    PrototypePair,
+    find_coinciding_prototypes,
+)
 
 __all__ = [
     "Calibration",
     "CalibrationMetrics",
     "ClassResult",
     "ClassifierResult",
+    "CoincidingPrototypes",
     "ConfusedPair",
     "DetectionMetrics",
     "Evaluation",
@@ -82,6 +88,7 @@ __all__ = [
     "OodDetector",
     "Outputs",
     "Predictions",
+    "PrototypePair",
     "RegularizationChoice",
     "ReliabilityBin",
     "TemperatureFit",
@@ -103,6 +110,7 @@ __all__ = [
     "expected_calibration_error",
     "export_model",
     "false_positive_rate",
+    "find_coinciding_prototypes",
     "fit_detector",
     "fit_head",
     "fit_logistic_regression",

@@ -1,7 +1,7 @@
 """What was run, on what, at which commit, and the results beside those of the paper."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from protosphere.report.final_results import (
 from protosphere.report.names import enumerate_names
 from protosphere.report.paper_reference import data_name, find_paper_result
 from protosphere.report.read_run import section_value
+from protosphere.report.run_arrays import find_arrays
 from protosphere.report.run_shape import num_classes
 from protosphere.report.run_tables import (
     UNKNOWN,
@@ -28,6 +29,7 @@ from protosphere.report.run_tables import (
 )
 from protosphere.report.sources import ReportData, RunData
 from protosphere.report.summary_tables import Column, TableRow, create_table
+from protosphere.runs.coinciding_prototypes import describe_coinciding, find_coinciding_prototypes
 
 _SEEDS = "Runs (seeds)"
 _METRICS = (
@@ -40,6 +42,8 @@ _METRICS = (
     ("nc3_cosine", Column("NC3: 1\u00a0−\u00a0cosine", "lower", scale=1.0, digits=4)),
     ("nc4_agreement", Column("NC4: agreement, %", "higher", scale=100.0, digits=1)),
 )
+# Of more runs whose prototypes coincide, only the names are listed.
+_MAX_COINCIDING = 4
 _NEURAL_COLLAPSE = (
     "Neural collapse is the geometry that a classifier approaches late in training: the features "
     "of a class shrink to their class mean, the class means point in directions with equal angles "
@@ -161,6 +165,7 @@ def _create_results(methods: Sequence[Method]) -> list[Block]:
     return [
         replace(table, meaning=meaning + best),
         *_explain_values(methods),
+        *_describe_coinciding(methods),
         *_explain_arrays(methods),
         *_explain_paper(methods),
     ]
@@ -201,6 +206,29 @@ def _explain_values(methods: Sequence[Method]) -> list[Block]:
     if early:
         parts.append(f"Not complete, so values so far: {enumerate_names(early)}.")
     return [Note(" ".join(parts))]
+
+
+def _describe_coinciding(methods: Sequence[Method]) -> list[Block]:
+    """Which runs have classes whose prototypes nearly coincide."""
+    runs = [run for method in methods for run in method.runs]
+    texts = {run.name: text for run in runs if (text := _coinciding(run))}
+    notes: list[Block] = [
+        Note(text if len(runs) == 1 else f"{name}: {text}")
+        for name, text in list(texts.items())[:_MAX_COINCIDING]
+    ]
+    if others := list(texts)[_MAX_COINCIDING:]:
+        names = enumerate_names(others)
+        notes.append(Note(f"Prototypes have nearly the same direction in {names} too."))
+    return notes
+
+
+def _coinciding(run: RunData) -> str:
+    arrays = find_arrays(run, ("prototypes",))
+    if arrays is None:
+        return ""
+    found = find_coinciding_prototypes(arrays["prototypes"])
+    loss = run.recipe.get("loss")
+    return describe_coinciding(found, run.class_names, loss if isinstance(loss, Mapping) else {})
 
 
 def _explain_arrays(methods: Sequence[Method]) -> list[Block]:
