@@ -1,11 +1,11 @@
 """Training dynamics of the losses on CIFAR-100: gradients, lengths and effective learning rates.
 
-ResNet-18, batches of 512, 40 epochs, with the settings that the sweeps of results/sweeps chose, or
-those of a row of results/variants.json. At the end of each epoch the gradients of eight training
-batches are measured, the same augmented images each time, with the weights that are trained (not
-their moving average) and batch norm in training mode. Training is the same as without it, bit for
-bit on a CPU. The measurements are records of the kind "dynamics" in metrics.jsonl of the run.
-Runs that were interrupted continue.
+ResNet-18, batches of 512, 40 epochs, with the settings that the sweeps of results/sweeps chose, but
+without mixup, since mixed images have no single class. At the end of each epoch the gradients of
+eight training batches are measured, the same augmented images each time, with the weights that are
+trained (not their moving average) and batch norm in training mode. Training is the same as without
+it, bit for bit on a CPU. The measurements are records of the kind "dynamics" in metrics.jsonl of
+the run. Runs that were interrupted continue.
 
     python benchmarks/dynamics.py DATA --runs RUNS [--seconds 500]
     python benchmarks/dynamics.py DATA --runs RUNS --collect
@@ -31,12 +31,10 @@ from protosphere.data.loaders import Loader
 from protosphere.recipes import registry, reports, runner
 from protosphere.runs import RunFolder
 from protosphere.training import Objective, Progress, TrainConfig
-from variants import EPOCHS, chosen_settings, variant_settings
+from variants import EPOCHS, SWEPT, chosen_settings
 
 RESULTS = harness.RESULTS / "dynamics.json"
-METHODS = ("ce", "normface", "ntce", "nonl", "normface-nonl")
-# The rows of results/variants.json with the settings of losses that have no sweep of their own.
-VARIANTS = {"normface-nonl": "mean-repeated"}
+METHODS = SWEPT
 NUM_BATCHES = 8
 SHOWN_EPOCHS = (1, 10, 20, 30, 40)
 # Columns of the results in the table: title, mean and, if there is one, standard deviation.
@@ -84,7 +82,6 @@ def jobs() -> list[Job]:
 
 
 def _job(method: str) -> Job:
-    variant = VARIANTS.get(method)
     overrides = (
         f"name=cifar100-dynamics-{method}",
         "training.batch_size=512",
@@ -92,9 +89,10 @@ def _job(method: str) -> Job:
         f"schedule.epochs={EPOCHS}",
         f"evaluation={{every: {EPOCHS // 4}, metrics: cheap}}",
         f"checkpoint={{every: {EPOCHS // 4}, keep: 1}}",
-        *(chosen_settings(method) if variant is None else variant_settings(variant)),
+        *chosen_settings(method),
+        "augmentation.mixing=null",
     )
-    recipe = f"cifar100-strong-{'ntce' if variant else method}"
+    recipe = f"cifar100-strong-{method}"
     return Job("dynamics", _run_name(method), recipe, "cifar100", overrides, prepare=record)
 
 

@@ -1,14 +1,17 @@
 """Variants of NTCE on CIFAR-100, each one change of the settings that its sweep chose.
 
-The sweeps of results/sweeps were, for each of four losses,
+The sweep of a loss, for results/sweeps/LOSS, is
 
-    protosphere sweep cifar100-strong-LOSS --trials 8 --seed 4 --out SWEEP \\
+    protosphere sweep cifar100-strong-LOSS --trials 8 --seed 15 --out SWEEP \\
         --set training.batch_size=512 --set schedule.epochs=40 \\
         --set "evaluation={every: 10, metrics: cheap}" --set "checkpoint={every: 10, keep: 1}" \\
-        --over optimizer.lr=log:0.05..0.4 --over optimizer.weight_decay=log:0.0002..0.002 \\
+        --over optimizer.lr=log:0.1..0.5 --over optimizer.weight_decay=log:0.0003..0.002 \\
         --over "augmentation.mixing=null,{name: mixup, alpha: 0.2}" \\
         --over training.ema_decay=null,0.999 \\
-        --over loss.temperature=log:0.05..0.3       # ce: loss.label_smoothing=0..0.2
+        --over loss.temperature=log:0.05..0.25      # ce: loss.label_smoothing=0..0.2
+
+The sweeps of commit 495c6306ed1e had the seed 4 and other ranges: lr log:0.05..0.4, weight_decay
+log:0.0002..0.002 and temperature log:0.05..0.3; sweep.json has the seed and the ranges of a sweep.
 
 ResNet-18, batches of 512, 40 epochs, evaluated on the validation images of the sweeps; the settings
 are those of results/sweeps. Runs that were interrupted continue.
@@ -46,6 +49,9 @@ from protosphere.runs import RunFolder
 
 RESULTS = harness.RESULTS / "variants.json"
 SWEEPS = harness.RESULTS / "sweeps"
+SWEPT = ("ce", "normface", "ntce", "nonl", "normface-nonl")
+# The variant with the settings of a loss until it has a sweep of its own.
+WITHOUT_SWEEP = {"normface-nonl": "mean-repeated"}
 EPOCHS = 40
 # Training images without the validation images, in batches of 512.
 STEPS = EPOCHS * math.ceil(45_000 / 512)
@@ -252,12 +258,25 @@ def jobs() -> list[Job]:
     return [_job(variant) for variant in VARIANTS]
 
 
-def chosen_settings(loss: str) -> list[str]:
-    """Return what the sweep of a loss chose, as values of ``--set``.
+def has_sweep(loss: str) -> bool:
+    """Whether the sweep of a loss is among the results.
 
     Args:
         loss: Name of the loss.
     """
+    return (SWEEPS / loss / "sweep.json").exists()
+
+
+def chosen_settings(loss: str) -> list[str]:
+    """Return what the sweep of a loss chose, as values of ``--set`` for cifar100-strong-LOSS.
+
+    The settings of NormFace + NONL are those of a variant until it has a sweep.
+
+    Args:
+        loss: Name of the loss.
+    """
+    if loss in WITHOUT_SWEEP and not has_sweep(loss):
+        return variant_settings(WITHOUT_SWEEP[loss])
     record = json.loads((SWEEPS / loss / "sweep.json").read_text())
     best = next(trial for trial in record["trials"] if trial["number"] == record["best"])
     return [f"{key}={json.dumps(value)}" for key, value in best["settings"].items()]
@@ -344,7 +363,7 @@ def sweep_table() -> str:
         "| temperature or smoothing | mixup | EMA |",
         "|---|---:|---:|---:|---:|---:|---|---|",
     ]
-    for loss in ("ce", "normface", "ntce", "nonl"):
+    for loss in filter(has_sweep, SWEPT):
         record = json.loads((SWEEPS / loss / "sweep.json").read_text())
         complete = [trial for trial in record["trials"] if trial["state"] == "complete"]
         best, *others = sorted(complete, key=lambda trial: -trial["value"])

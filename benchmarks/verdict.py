@@ -19,19 +19,16 @@ from pathlib import Path
 import class_accuracy
 import harness
 from jobs import Job, is_trained, main
+from protosphere.runs.arrays import ARRAYS_FILE, BEST_ARRAYS_FILE
 from protosphere.runs.comparison import COMPARISON_FILE, Comparison, read_comparison
 from protosphere.studies.compare import run_comparison
-from variants import chosen_settings, variant_settings
+from variants import SWEPT, chosen_settings
 
 RESULTS = harness.RESULTS / "verdict"
-METHODS = ("ce", "normface", "ntce", "nonl")
 BEST = "normface-nonl"
-# The row of results/variants.json with the settings of the best.
-VARIANT = "mean-repeated"
 # Group, epochs, seeds and methods.
 GROUPS = (
-    ("short", 100, range(42, 47), METHODS),
-    ("short", 100, range(42, 47), (BEST,)),
+    ("short", 100, range(42, 47), SWEPT),
     ("long", 200, range(42, 45), ("ce", BEST)),
 )
 RECORDS = (
@@ -64,14 +61,13 @@ def _job(group: str, method: str, seed: int, epochs: int) -> Job:
         f"evaluation={{every: {epochs // 2}, metrics: all}}",
         f"checkpoint={{every: {epochs // 5}, keep: 1}}",
         f"seed={seed}",
-        *(variant_settings(VARIANT) if method == BEST else chosen_settings(method)),
+        *chosen_settings(method),
     )
-    recipe = "ntce" if method == BEST else method
     name = f"{group}-{method}-{seed}"
     return Job(
         group,
         name,
-        f"cifar100-strong-{recipe}",
+        f"cifar100-strong-{method}",
         "cifar100",
         overrides,
         finish=class_accuracy.write_class_accuracy,
@@ -85,7 +81,7 @@ def collect(runs: Path) -> None:
         if not is_trained(folder):
             continue
         target.mkdir(parents=True, exist_ok=True)
-        arrays = ("geometry.safetensors",) if _keeps_arrays(job) else ()
+        arrays = (ARRAYS_FILE, BEST_ARRAYS_FILE) if _keeps_arrays(job) else ()
         for name in (*RECORDS, *arrays):
             if (folder / name).exists():
                 shutil.copy(folder / name, target)

@@ -13,10 +13,11 @@ import torch
 from protosphere.recipes.loading import load_run, read_recipe
 from protosphere.runs import RunFolder
 from protosphere.runs.arrays import read_arrays
-from support.short_runs import short_run
+from support.short_runs import logged_run, short_run
 
 # Two classes of a superclass, one of another, and one that CIFAR-100 does not have.
 NAMES = ("apple", "pear", "bed", "digit")
+VERDICT_METRICS = ("accuracy", "nearest_mean_accuracy", "inter_effective_rank", "nc1_ratio")
 
 
 @pytest.fixture
@@ -192,14 +193,118 @@ def test_file_of_a_run_agrees_with_its_evaluation_and_plain_loops(
     assert sum(nearest) / sum(counts) == pytest.approx(evaluation["nearest_mean_accuracy"])
 
 
+def _write_sweep(folder: Path, loss: str, **settings: Any) -> None:
+    """Write what the benchmarks read of a sweep; the second of two trials is the best one."""
+    keys = {name.replace("__", "."): value for name, value in settings.items()}
+    other = {"number": 0, "state": "complete", "value": 0.5, "settings": {"optimizer.lr": 9.0}}
+    best = {"number": 1, "state": "complete", "value": 0.75, "settings": keys}
+    (folder / loss).mkdir(parents=True)
+    text = json.dumps({"best": 1, "trials": [other, best]})
+    (folder / loss / "sweep.json").write_text(text)
+
+
+def test_settings_of_normface_and_nonl_are_of_a_variant_until_there_is_a_sweep(
+    import_benchmark: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    variants, verdict = import_benchmark("variants"), import_benchmark("verdict")
+    dynamics = import_benchmark("dynamics")
+    monkeypatch.setattr(variants, "SWEEPS", tmp_path)
+    swept = {"augmentation__mixing": None, "training__ema_decay": 0.999}
+    for loss in ("ce", "normface", "ntce", "nonl"):
+        own = {} if loss == "ce" else {"loss__temperature": 0.2}
+        lr = 0.3 if loss == "ntce" else 0.4
+        _write_sweep(tmp_path, loss, optimizer__lr=lr, optimizer__weight_decay=1e-3, **own, **swept)
+
+    def read() -> list[Any]:
+        jobs = [*verdict.jobs(), *dynamics.jobs()]
+        overrides = [job.overrides for job in jobs if "normface-nonl" in job.name]
+        assert len(overrides) == 5 + 3 + 1
+        base = ["data.source=arrays", "data.path=x.npz"]
+        return [read_recipe("cifar100-strong-normface-nonl", [*base, *one]) for one in overrides]
+
+    for recipe in read():
+        assert (recipe.loss.name, recipe.loss.temperature) == ("normface-nonl", 0.1)
+        assert (recipe.optimizer.lr, recipe.training.ema_decay) == (0.3, 0.999)
+    mixup = {"name": "mixup", "alpha": 0.2}
+    _write_sweep(
+        tmp_path,
+        "normface-nonl",
+        optimizer__lr=0.11,
+        optimizer__weight_decay=5e-4,
+        loss__temperature=0.07,
+        augmentation__mixing=mixup,
+        training__ema_decay=None,
+    )
+    *trained, measured = read()
+    for recipe in (*trained, measured):
+        assert (recipe.loss.name, recipe.loss.temperature) == ("normface-nonl", 0.07)
+        assert (recipe.optimizer.lr, recipe.training.ema_decay) == (0.11, None)
+    assert all(recipe.augmentation.mixing.name == "mixup" for recipe in trained)
+    assert measured.augmentation.mixing is None  # Mixed images have no single class.
+
+
+def test_sweeps_that_are_there_are_shown(
+    import_benchmark: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    variants = import_benchmark("variants")
+    monkeypatch.setattr(variants, "SWEEPS", tmp_path)
+    settings = {"optimizer__lr": 0.25, "optimizer__weight_decay": 1e-3, "training__ema_decay": None}
+    mixing = {"augmentation__mixing": {"name": "mixup", "alpha": 0.2}}
+    for loss in ("normface-nonl", "ntce"):
+        _write_sweep(tmp_path, loss, loss__temperature=0.125, **settings, **mixing)
+    cells = "75.00 % | 50.00 | 0.25 | 1.0e-03 | 0.125 | yes | no |"
+    assert variants.sweep_table().splitlines()[2:] == [
+        f"| NTCE | {cells}",
+        f"| NormFace + NONL | {cells}",
+    ]
+
+
 def test_runs_of_the_verdict_write_and_keep_the_file(
     import_benchmark: Callable[[str], ModuleType],
 ) -> None:
     verdict = import_benchmark("verdict")
     assert "class_accuracy.json" in verdict.RECORDS
+    kept = [job.name for job in verdict.jobs() if verdict._keeps_arrays(job)]
+    assert kept == ["short-ce-42", "short-normface-nonl-42"]
     for job in verdict.jobs():
+        assert job.recipe == f"cifar100-strong-{job.name.partition('-')[2].rpartition('-')[0]}"
         assert job.finish is verdict.class_accuracy.write_class_accuracy
         # The names that the comparison reads.
         read_recipe(job.recipe, ["data.source=arrays", "data.path=x.npz", *job.overrides])
         assert job.name.startswith(f"{job.group}-")
         assert job.name.rpartition("-")[2].isdigit()
+
+
+def test_arrays_of_two_runs_of_the_verdict_are_kept(
+    import_benchmark: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    verdict = import_benchmark("verdict")
+    monkeypatch.setattr(verdict, "RESULTS", tmp_path / "results")
+    arrays = {"geometry.safetensors", "geometry-best.safetensors"}
+    for method in ("ce", "nonl"):
+        folder = logged_run(
+            tmp_path / "runs" / f"short-{method}-42",
+            {name: [(1, 0.5)] for name in VERDICT_METRICS},
+            "schedule.epochs=1",
+            f"name=cifar100-best-{method}",
+            recipe=f"digits-{method}",
+        )
+        for name in arrays:
+            (folder / name).touch()
+    verdict.collect(tmp_path / "runs")
+    copied = {
+        method: tmp_path / "results/short" / f"short-{method}-42" for method in ("ce", "nonl")
+    }
+    assert arrays <= {path.name for path in copied["ce"].iterdir()}
+    assert not arrays & {path.name for path in copied["nonl"].iterdir()}
+    # One seed has neither a deviation nor an interval.
+    assert verdict.table("short").splitlines()[2:] == [
+        "| ce | 1 | 50.00 | – | 50.00 | 0.5 | 0.500 |",
+        "| nonl | 1 | 50.00 | – | 50.00 | 0.5 | 0.500 |",
+    ]
