@@ -1,9 +1,7 @@
 """Jobs of the benchmarks that train: their recipes are valid, and local negatives are local."""
 
-import sys
-from collections.abc import Iterator
-from importlib import import_module
-from pathlib import Path
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,16 +12,11 @@ from protosphere.recipes import registry
 from protosphere.recipes.build import create_objective
 from protosphere.recipes.loading import read_recipe
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def negatives(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def negatives(import_benchmark: Callable[[str], ModuleType]) -> Any:
     """The benchmark of negatives."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    yield import_module("negatives")
-    for name in ("negatives", "jobs", "harness"):
-        sys.modules.pop(name, None)
+    return import_benchmark("negatives")
 
 
 def test_jobs_have_valid_recipes_and_names_of_their_own(negatives: Any) -> None:

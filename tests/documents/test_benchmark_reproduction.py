@@ -1,12 +1,10 @@
 """Runs that are compared with the paper: named as `reproduce` names them, collected, tabulated."""
 
 import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,30 +13,23 @@ from protosphere.evaluation.probes import ProbeResult
 from protosphere.recipes.loading import read_recipe
 from protosphere.studies.convergence import CONVERGENCE_METRICS
 from protosphere.studies.reproduce import plan_target
-from support.documents import ROOT
 from support.short_runs import logged_run
-
-BENCHMARKS = ROOT / "benchmarks"
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+def modules(
+    import_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Any:
     """The benchmark and its tables, with a folder of results of their own."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    names = [path.stem for path in BENCHMARKS.glob("*.py")]
-    for name in names:
-        monkeypatch.delitem(sys.modules, name, raising=False)
     found = SimpleNamespace(
-        jobs=import_module("reproduction"),
-        tables=import_module("reproduction_tables"),
-        claims=import_module("reproduction_claims"),
+        jobs=import_benchmark("reproduction"),
+        tables=import_benchmark("reproduction_tables"),
+        claims=import_benchmark("reproduction_claims"),
         results=tmp_path / "results",
     )
     for module in (found.jobs, found.tables):
         monkeypatch.setattr(module, "RESULTS", found.results)
-    yield found
-    for name in names:
-        sys.modules.pop(name, None)
+    return found
 
 
 def _recipe(job: Any) -> Any:

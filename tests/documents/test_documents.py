@@ -2,9 +2,7 @@
 
 import re
 import shlex
-import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -108,18 +106,6 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
         assert path.exists(), link
         if anchor and path.suffix == ".md":
             assert anchor in anchors(str(path.resolve().relative_to(ROOT))), link
-
-
-@pytest.fixture
-def import_benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Importer]:
-    """Import modules of ``benchmarks``; folders of tests go by the same names."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    names = [path.stem for path in (ROOT / "benchmarks").glob("*.py")]
-    for name in names:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield import_module
-    for name in names:
-        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize(
