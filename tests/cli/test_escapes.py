@@ -117,8 +117,8 @@ def test_prototypes_print_no_control_characters_and_no_formulas(name: str, tmp_p
     expected = ESCAPED if name == EVIL else "'" + name.replace("\t", "\\t").replace("\r", "\\r")
     assert row["class"] == expected
     assert float(row["rejection_score"]) < 0, "numbers are no formulas"
-    records = json.loads(run_command(*command, "--format", "json"))
-    assert records[1]["class"] == name
+    record = json.loads(run_command(*command, "--format", "json"))
+    assert record["predictions"][1]["class"] == name
     new = tmp_path / "new.npz"
     added = invoke("prototypes", "add", "--predict", new, "--", saved, f"{name}2", new)
     assert added.exit_code == 0, added.output
