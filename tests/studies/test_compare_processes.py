@@ -187,3 +187,17 @@ def test_a_process_writes_while_others_wait(
     assert locked == [1, 2, 3, 4, 4]
     with (processes.out / ".comparison.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_complete_run_that_cannot_be_read_has_failed(processes: Processes) -> None:
+    def train(recipe: Recipe, folder: Path) -> bool:
+        processes.complete(recipe.name, recipe.seed)
+        if (recipe.name, recipe.seed) == KEYS[0]:
+            (folder / "classes.json").write_text("damaged")
+        return True
+
+    comparison = run_comparison(
+        TARGETS, out=processes.out, seeds=[42, 43], overrides=SETTINGS, train=train
+    )
+    assert _keys(comparison) == KEYS[1:]
+    assert [(run.method, run.seed) for run in comparison.failures] == KEYS[:1]

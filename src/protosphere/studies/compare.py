@@ -145,7 +145,8 @@ def _write(plan: ComparisonPlan, outcomes: Outcomes, confidence: float, out: Pat
     with _lock(out):  # A file of fewer runs must not replace one of more.
         for run in plan.runs:
             if not isinstance(outcomes.get(run.key), RunResult) and _is_done(run):
-                outcomes[run.key] = read_result(run, out)
+                with suppress(RunFolderError):  # A run that cannot be read has failed.
+                    outcomes[run.key] = read_result(run, out)
         check_same_data(plan, outcomes)
         comparison = create_comparison(plan, outcomes, confidence=confidence)
         write_comparison(out / COMPARISON_FILE, comparison)
