@@ -60,9 +60,9 @@ class ClassDifferences(NamedTuple):
         with_accuracy: Correlation of the differences of a seed with the accuracy under
             cross-entropy of the other seeds, the mean over seeds; None for one seed. With the
             accuracy of the same seed, noise alone would make it negative.
-        with_cosine: Correlation of the differences with the largest cosine of the centered class
-            mean with another one, under cross-entropy.
-        with_nearest_means: Correlation of the differences with those of the nearest class mean.
+        with_cosine: The same with the largest cosine of the centered class mean with another one,
+            under cross-entropy.
+        with_nearest_means: The same with the differences of the nearest class mean.
         within_superclasses: Difference of the fraction of test images that are taken for another
             class of the same superclass.
         between_superclasses: Difference of the fraction that is taken for a class of another
@@ -78,8 +78,8 @@ class ClassDifferences(NamedTuple):
     classes: list[Estimate]
     agreement: float | None
     with_accuracy: float | None
-    with_cosine: float
-    with_nearest_means: float
+    with_cosine: float | None
+    with_nearest_means: float | None
     within_superclasses: Estimate
     between_superclasses: Estimate
     confused_pairs: Estimate
@@ -195,11 +195,11 @@ def _compare_method(
         _columns(own, seeds, name) - _columns(baseline, seeds, name)
         for name in ("accuracy", "nearest_mean_accuracy")
     )
-    levels = [
-        _columns(baseline, sorted(baseline.keys() - {seed}), "accuracy").mean(0)
-        for seed in (seeds if len(baseline) > 1 else [])
-    ]
-    cosines = _columns(baseline, sorted(baseline), "nearest_cosine").mean(0)
+    by_seed = dict(zip(seeds, classes, strict=True))
+    levels, cosines = (
+        {seed: np.array(record[name]) for seed, record in baseline.items()}
+        for name in ("accuracy", "nearest_cosine")
+    )
     return ClassDifferences(
         method=method,
         num_seeds=len(seeds),
@@ -207,11 +207,9 @@ def _compare_method(
         nearest_mean_accuracy=_estimate(nearest.mean(1)),
         classes=[_estimate(column) for column in classes.T],
         agreement=_mean([_correlation(*pair) for pair in itertools.combinations(classes, 2)]),
-        with_accuracy=_mean(
-            [_correlation(row, level) for level, row in zip(levels, classes, strict=False)]
-        ),
-        with_cosine=_correlation(classes.mean(0), cosines),
-        with_nearest_means=_correlation(classes.mean(0), nearest.mean(0)),
+        with_accuracy=_correlate_seeds(by_seed, levels),
+        with_cosine=_correlate_seeds(by_seed, cosines),
+        with_nearest_means=_correlate_seeds(by_seed, dict(zip(seeds, nearest, strict=True))),
         within_superclasses=_estimate(changes[:, 0]),
         between_superclasses=_estimate(changes[:, 1]),
         confused_pairs=_estimate(changes[:, 2]),
@@ -271,6 +269,17 @@ def _correlation(first: Array, second: Array) -> float:
     if not (first.std() and second.std()):  # A constant has no correlation with anything.
         return 0.0
     return float(np.corrcoef(first, second)[0, 1])
+
+
+def _correlate_seeds(differences: dict[int, Array], values: dict[int, Array]) -> float | None:
+    """Return the mean correlation of the differences of a seed with the values of the others."""
+    return _mean(
+        [
+            _correlation(own, np.mean([values[other] for other in values if other != seed], axis=0))
+            for seed, own in differences.items()
+            if values.keys() - {seed}
+        ]
+    )
 
 
 def _mean(values: Sequence[float]) -> float | None:
