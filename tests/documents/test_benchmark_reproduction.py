@@ -182,6 +182,7 @@ def test_what_was_not_run_is_left_out(modules: Any, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             make()
     assert modules.claims.temperature_claim()[-1] == "**untested**"
+    assert modules.claims.cifar10_claim()[-1] == "**untested**"
     assert (tables.probe_accuracies(), tables.length_accuracies("length-1000")) == ({}, {})
     # One run of a pair, and one of a row: the rest is missing.
     jobs = {job.name: job for job in modules.jobs.jobs()}
@@ -192,6 +193,7 @@ def test_what_was_not_run_is_left_out(modules: Any, tmp_path: Path) -> None:
     assert tables.length_accuracies("length-1000") == {}
     assert tables.temperature_table().splitlines()[-1] == "| ours, 60 epochs | 70.0 |"
     assert len(tables.cifar10_table().splitlines()) == 2 + 1
+    assert modules.claims.cifar10_claim()[-1] == "**untested**"
     with pytest.raises(FileNotFoundError):
         tables.convergence_table()
     with pytest.raises(FileNotFoundError):
@@ -215,3 +217,21 @@ def test_verdicts_on_gains_follow_the_runs(modules: Any) -> None:
         assert verdict in found
         assert settings == "CIFAR-100, [below](#accuracy)"
     assert modules.claims.accuracy_verdict([1.0], [0.5]) == "**held**"
+    assert modules.claims.accuracy_verdict([-1.0], [0.0]) == "**not held**"
+    assert "and length" in modules.claims.accuracy_verdict([0.0], [0.5])
+
+
+@pytest.mark.parametrize(
+    ("gain", "verdict"),
+    [
+        (0.6, "held"),
+        (0.5, "no difference"),
+        (0.0, "no difference"),
+        (-0.5, "no difference"),
+        (-0.6, "not held"),
+    ],
+)
+def test_gains_of_one_seed_up_to_half_a_point_are_no_difference(
+    modules: Any, gain: float, verdict: str
+) -> None:
+    assert modules.claims.gain_verdict(gain) == verdict
