@@ -131,7 +131,9 @@ def test_numbered_classes_have_the_names_of_cifar100(class_accuracy: ModuleType)
     assert class_accuracy.original_names(["class 0", "class 1"]) == ["class 0", "class 1"]
 
 
-def test_tables_of_the_files_of_a_group(class_accuracy: ModuleType, tmp_path: Path) -> None:
+def test_tables_of_the_files_of_a_group(
+    class_accuracy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     folder = tmp_path / "short"
     for method, seeds in (("ce", CE), ("normface-nonl", NONL)):
         for seed, record in seeds.items():
@@ -140,14 +142,17 @@ def test_tables_of_the_files_of_a_group(class_accuracy: ModuleType, tmp_path: Pa
             (target / class_accuracy.FILE).write_text(json.dumps(record))
             machine = {"device": "GPU", "versions": {"torch": "2"}, "commit": "abc"}
             (target / "machine.json").write_text(json.dumps(machine))
+    monkeypatch.setattr(class_accuracy, "NUM_CLASSES_SHOWN", 2)
     summary = class_accuracy.summary_table(folder).splitlines()
     assert len(summary) == 3
     assert list(class_accuracy.read_records(folder)) == ["ce", "normface-nonl"]
     assert len({line.count("|") for line in summary}) == 1
     assert summary[2].startswith("| NormFace + NONL | 2 | -5.00 ± 2.50 |")
-    last = class_accuracy.classes_table(folder).splitlines()[-1]
-    assert "apple -15.00 ± 5.00 (60 %), pear -10.00 ± 0.00 (80 %)" in last
-    assert "bed +5.00 ± 5.00 (87 %)" in last.split("|")[3]
+    # Of two values the error is half of their distance; all pairs are among the most confused.
+    assert summary[2].endswith("| +3.75 ± 3.75 | +1.25 ± 1.25 | +5.00 ± 2.50 |")
+    losses, gains = class_accuracy.classes_table(folder).splitlines()[-1].split(" | ")[1:]
+    assert losses == "apple -15.00 ± 5.00 (60 %), pear -10.00 ± 0.00 (80 %)"
+    assert gains == "bed +5.00 ± 5.00 (87 %), digit +0.00 ± 0.00 (100 %) |"
     assert "commit abc" in class_accuracy.source(folder)
     with pytest.raises(FileNotFoundError):
         class_accuracy.summary_table(tmp_path / "none")

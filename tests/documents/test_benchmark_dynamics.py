@@ -168,6 +168,20 @@ def test_features_and_their_gradients_are_those_of_plain_loops(dynamics: ModuleT
     assert names <= set(measured)
 
 
+def test_gradients_have_the_precision_of_training(dynamics: ModuleType) -> None:
+    objective = _objective("ce").float()
+    batches = [(images.float(), labels) for images, labels in _batches()]
+    full, rounded = (
+        dynamics.measure(objective, batches, _config(precision=precision), lr=_LR)
+        for precision in ("fp32", "bf16")
+    )
+    assert rounded["feature_length"] != full["feature_length"]
+    assert rounded["backbone_gradient_norm"] != full["backbone_gradient_norm"]
+    assert rounded["backbone_gradient_norm"] == pytest.approx(
+        full["backbone_gradient_norm"], rel=0.05
+    )
+
+
 @pytest.mark.parametrize(
     ("norms", "fraction"), [([2, 2, 2, 2], 1), ([4, 0, 0, 0], 0.25), ([3, 1], 0.8)]
 )

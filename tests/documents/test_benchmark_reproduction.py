@@ -61,6 +61,7 @@ def _write_probes(folder: Path, **accuracies: float) -> None:
         ProbeResult(name, "output" if name == "class_means" else "backbone", value, 100, 2.0)  # type: ignore[arg-type]
         for name, value in accuracies.items()
     ]
+    rows.append(ProbeResult("class_means", "backbone", 0.5, 1, 7.0))  # No table has these features.
     metrics = dict.fromkeys((*CONVERGENCE_METRICS, "mir_published", "hdr_published"), 0.5)
     contents = [asdict(row) | {"metrics": metrics} for row in rows]
     (folder / "benchmarks").mkdir(exist_ok=True)
@@ -150,6 +151,7 @@ def test_collected_records_make_the_tables(modules: Any, tmp_path: Path) -> None
     contrastive = tables.contrastive_table()
     assert "| linear probe | 91.0 | 95.0 | 100 | 2.0 |" in contrastive
     assert "| linear probe on cached features | 93.0 | 94.4 |" in contrastive
+    assert "| class means | 90.5 | 95.0 | 100 | 2.0 |" in contrastive
     temperatures = tables.temperature_table().splitlines()
     assert temperatures[-2] == "| **the paper**, 1000 epochs | 73.2 | 73.6 | 72.5 | 71.6 | 52.6 |"
     assert temperatures[-1] == "| ours, 60 epochs | 60.0 | 61.0 | 62.0 | 63.0 | 64.0 |"
@@ -219,6 +221,44 @@ def test_verdicts_on_gains_follow_the_runs(modules: Any) -> None:
     assert modules.claims.accuracy_verdict([1.0], [0.5]) == "**held**"
     assert modules.claims.accuracy_verdict([-1.0], [0.0]) == "**not held**"
     assert "and length" in modules.claims.accuracy_verdict([0.0], [0.5])
+
+
+@pytest.mark.parametrize(("lowest", "verdict"), [(68.0, "held"), (67.5, "not held")])
+def test_temperatures_work_within_two_points_of_the_best(
+    modules: Any, monkeypatch: pytest.MonkeyPatch, lowest: float, verdict: str
+) -> None:
+    ours = {0.07: lowest, 0.1: 69.0, 0.2: 69.5, 0.3: 70.0}
+    values = {temperature: (accuracy, 72.0) for temperature, accuracy in ours.items()}
+    monkeypatch.setattr(modules.tables, "temperature_accuracies", lambda: values)
+    claim = modules.claims.temperature_claim()
+    assert claim[1:3] == ("72.0, 72.0, 72.0 (NONL)", f"{lowest}, 69.0, 69.5")
+    assert claim[-1] == f"**{verdict}** (within 2 points of the best)"
+
+
+@pytest.mark.parametrize(
+    ("means", "cached", "verdicts"),
+    [
+        (89.6, 89.9, ("**held**", "**held**, smaller")),
+        (89.5, 90.0, ("**held**", "**held** on CIFAR-100 only")),
+        (89.4, 90.1, ("**held** on CIFAR-100 only", "**held** on CIFAR-100 only")),
+    ],
+)
+def test_verdicts_on_contrastive_features_follow_both_datasets(
+    modules: Any,
+    import_benchmark: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    means: float,
+    cached: float,
+    verdicts: tuple[str, str],
+) -> None:
+    claims = import_benchmark("paper_claims")
+    small = {"fixed_prototypes": means, "cached_linear_probe": cached, "linear_probe": 90.0}
+    monkeypatch.setattr(modules.tables, "probe_accuracies", lambda: small)
+    first, second, _ = claims._contrastive_claims()
+    assert (first[-1], second[-1]) == verdicts
+    assert first[2].endswith(f"; {means} and 90.0")
+    assert second[2].endswith(f"; {cached} instead of 90.0")
+    assert first[3] == "CIFAR-100, 120 epochs and CIFAR-10, 100 epochs"
 
 
 @pytest.mark.parametrize(
