@@ -19,7 +19,7 @@ SAMPLES, DIM, CLASSES = 64, 6, 5
 
 def _loader(shape: tuple[int, ...] = (DIM,)) -> FeatureLoader:
     generator = torch.Generator().manual_seed(0)
-    loader = FeatureLoader(torch.zeros(1, 1), torch.arange(SAMPLES) % CLASSES)
+    loader = FeatureLoader(torch.zeros(SAMPLES, 1), torch.arange(SAMPLES) % CLASSES)
     loader.features = 3 + 2 * torch.randn(SAMPLES, *shape, generator=generator)
     return loader
 
