@@ -5,12 +5,13 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from protosphere.runs import RunFolder, RunFolderError
+from protosphere.runs.folder import RunFolderInUseError
 from protosphere.storage import StorageError
 
 
@@ -104,6 +105,22 @@ def test_a_lock_ends_when_its_process_is_killed(tmp_path: Path) -> None:
         process.communicate("\n")
     with run.lock():
         assert (tmp_path / ".lock").read_text() == str(os.getpid())
+
+
+def test_a_run_that_another_process_starts_meanwhile_is_in_use_and_not_foreign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iterdir = Path.iterdir
+
+    def start_other(path: Path) -> Iterator[Path]:
+        other.write_recipe("name: a\n")
+        return iterdir(path)
+
+    other = RunFolder(tmp_path)
+    with other.lock():
+        monkeypatch.setattr(Path, "iterdir", start_other)
+        with pytest.raises(RunFolderInUseError), RunFolder(tmp_path).lock():
+            pass
 
 
 @pytest.mark.bad_input

@@ -295,7 +295,8 @@ class RunFolder:
         # A process that was killed while it wrote the recipe leaves the temporary file.
         own = {".lock", temporary_path(self.recipe).name}
         others = sorted(entry.name for entry in self.path.iterdir() if entry.name not in own)
-        if others:
+        # Another process may have started this run since: it writes the recipe first.
+        if others and not self.recipe.exists():
             raise RunFolderError(
                 f"{self.path} must be empty or a run folder, but it contains {others[0]}"
             )

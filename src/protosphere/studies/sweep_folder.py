@@ -32,18 +32,20 @@ class SweepFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         identity = self.path / _IDENTITY
+        if self.path.exists() and not self.path.is_dir():
+            raise SweepError(f"--out must be a folder, got {self.path}, which is none")
         if self.path.exists() and not identity.exists():
-            if not self.path.is_dir():
-                raise SweepError(f"--out must be a folder, got {self.path}, which is none")
             others = sorted(entry.name for entry in self.path.iterdir())
-            if others:
+            # Another process may have started this sweep since: it creates the identity first.
+            if others and not identity.exists():
                 raise SweepError(
                     f"{self.path} must be empty or the folder of a sweep, but it contains "
                     f"{others[0]}"
                 )
         try:
-            (self.path / "trials").mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
             self._lock_file = identity.open("a+")
+            (self.path / "trials").mkdir(exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot create {self.path}: {reason(error)}") from error
         with self.lock():
