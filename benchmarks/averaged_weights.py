@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import harness
-from jobs import Job, is_trained, main, write_results
+from jobs import Job, describe_machine, is_trained, main, write_results
 from protosphere.evaluation.inference import collect_outputs
 from protosphere.recipes.loading import load_run
 from protosphere.runs import RunFolder
@@ -140,11 +140,7 @@ def table(record: dict[str, Any]) -> str:
 
 def source(record: dict[str, Any]) -> str:
     """Return the line beneath the table."""
-    machine = record["machine"]
-    return (
-        f"{machine['device']}, torch {machine['versions']['torch']}, one seed; "
-        f"commit {machine['commit']}."
-    )
+    return describe_machine(record["machine"], "one seed")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import harness
-from jobs import Job, is_trained, main, write_results
+from jobs import Job, describe_machine, is_trained, main, write_results
 from protosphere.classifiers import class_means
 from protosphere.data.loaders import Loader
 from protosphere.recipes import registry, reports, runner
@@ -373,11 +373,7 @@ def _cell(row: dict[str, Any], name: str, deviation: str | None) -> str:
 
 def source(results: dict[str, Any]) -> str:
     """Return the line beneath the table."""
-    machine = results["machine"]
-    return (
-        f"{machine['device']}, torch {machine['versions']['torch']}, several runs at a time on the "
-        f"GPU, one seed; commit {results['commit']}."
-    )
+    return describe_machine(results["machine"], "several runs at a time on the GPU, one seed")
 
 
 if __name__ == "__main__":

@@ -135,6 +135,19 @@ def write_results(
     return record
 
 
+def describe_machine(machine: dict[str, Any], detail: str, *commits: str) -> str:
+    """Return the line beneath a table of runs.
+
+    Args:
+        machine: Content of ``machine.json`` of a run.
+        detail: How the runs were trained.
+        commits: Commits that the runs were trained at; by default that of the machine.
+    """
+    names = ", ".join(dict.fromkeys(commits or (machine["commit"],)))
+    place = f"{machine['device']}, torch {machine['versions']['torch']}"
+    return f"{place}, {detail}; commit {names}."
+
+
 def main(description: str, jobs: Callable[[], list[Job]], collect: Callable[[Path], None]) -> None:
     """Run the chosen jobs until all are done or time is up; the command line of a benchmark.
 

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 
 import harness
-from jobs import Job, is_trained, main, write_results
+from jobs import Job, describe_machine, is_trained, main, write_results
 from protosphere.losses import (
     CrossEntropyLoss,
     NONLLoss,
@@ -321,7 +321,8 @@ def collect(runs: Path) -> None:
             evaluation = RunFolder(folder).last_evaluation()
             assert evaluation is not None
             values = {name: evaluation[name] for name in METRICS}
-            rows.append({"variant": variant.name, "change": variant.title, **values})
+            about = {"variant": variant.name, "change": variant.title, "commit": machine["commit"]}
+            rows.append({**about, **values})
         elif variant.name in known:
             rows.append(known[variant.name])
     record = write_results(RESULTS, "variants", machine, rows)
@@ -349,11 +350,8 @@ def table(record: dict[str, Any]) -> str:
 
 def source(record: dict[str, Any]) -> str:
     """Return the line beneath the table of variants."""
-    machine = record["machine"]
-    return (
-        f"{machine['device']}, torch {machine['versions']['torch']}, several runs at a time on the "
-        f"GPU; commit {record['commit']}."
-    )
+    commits = [row["commit"] for row in record["rows"]]
+    return describe_machine(record["machine"], "several runs at a time on the GPU", *commits)
 
 
 def sweep_table() -> str:
@@ -387,10 +385,8 @@ def sweep_source() -> str:
     machine = json.loads((SWEEPS / "ce" / "machine.json").read_text())
     record = json.loads((SWEEPS / "ce" / "sweep.json").read_text())
     error = math.sqrt(0.75 * 0.25 / record["num_validation"])
-    return (
-        f"{machine['device']}, torch {machine['versions']['torch']}, several sweeps at a time; "
-        f"standard error of an accuracy {100 * error:.1f} points; commit {machine['commit']}."
-    )
+    detail = f"several sweeps at a time; standard error of an accuracy {100 * error:.1f} points"
+    return describe_machine(machine, detail)
 
 
 if __name__ == "__main__":

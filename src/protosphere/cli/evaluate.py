@@ -21,8 +21,8 @@ from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 if TYPE_CHECKING:
     from protosphere.evaluation.evaluate import Evaluation
     from protosphere.evaluation.probes import ProbeResult
+    from protosphere.metrics.coinciding_prototypes import CoincidingPrototypes
     from protosphere.recipes.loading import Run
-    from protosphere.runs.coinciding_prototypes import CoincidingPrototypes
 
 
 class Probe(StrEnum):
@@ -91,11 +91,11 @@ def evaluate(
     with report_errors():
         from protosphere.cli.devices import resolve_device
         from protosphere.evaluation.probes import PROBES
-        from protosphere.recipes.loading import load_run
-        from protosphere.runs.coinciding_prototypes import (
+        from protosphere.metrics.coinciding_prototypes import (
             describe_coinciding,
             find_coinciding_prototypes,
         )
+        from protosphere.recipes.loading import load_run
 
         check_plot(plot, overwrite=overwrite)
         if classes_csv is not None:

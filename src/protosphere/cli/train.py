@@ -256,11 +256,11 @@ def coinciding_note(best: "BestEvaluation | None", recipe: "Recipe", folder: "Ru
         recipe: The recipe.
         folder: Folder of the run.
     """
-    from protosphere.runs.arrays import read_arrays_of
-    from protosphere.runs.coinciding_prototypes import (
+    from protosphere.metrics.coinciding_prototypes import (
         describe_coinciding,
         find_coinciding_prototypes,
     )
+    from protosphere.runs.arrays import read_arrays_of
     from protosphere.runs.folder import RunFolderError
     from protosphere.runs.metadata import read_class_names
 

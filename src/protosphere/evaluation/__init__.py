@@ -66,7 +66,7 @@ from protosphere.evaluation.roc import (
     false_positive_rate,
 )
 from protosphere.evaluation.temperature_scaling import TemperatureFit, fit_temperature
-from protosphere.runs.coinciding_prototypes import (
+from protosphere.metrics.coinciding_prototypes import (
     CoincidingPrototypes,
     PrototypePair,
     find_coinciding_prototypes,

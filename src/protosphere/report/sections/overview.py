@@ -5,6 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from protosphere.metrics.coinciding_prototypes import (
+    describe_coinciding,
+    find_coinciding_prototypes,
+)
 from protosphere.report.benchmark_rows import describe_data
 from protosphere.report.content import Block, Note, Section
 from protosphere.report.curves import Method, finite, group_methods
@@ -29,7 +33,6 @@ from protosphere.report.run_tables import (
 )
 from protosphere.report.sources import ReportData, RunData
 from protosphere.report.summary_tables import Column, TableRow, create_table
-from protosphere.runs.coinciding_prototypes import describe_coinciding, find_coinciding_prototypes
 
 _SEEDS = "Runs (seeds)"
 _METRICS = (

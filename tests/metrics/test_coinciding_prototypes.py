@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from protosphere.evaluation import find_coinciding_prototypes as public_function
 from protosphere.geometry import simplex_etf, spherical_code
 from protosphere.losses import normface_loss
-from protosphere.runs.coinciding_prototypes import (
+from protosphere.metrics.coinciding_prototypes import (
     CoincidingPrototypes,
     PrototypePair,
     describe_coinciding,
