@@ -49,7 +49,6 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/prototypes.py
 	$(BIN)/python benchmarks/tables.py
 	$(BIN)/python benchmarks/pictures.py
-	$(BIN)/python benchmarks/pictures.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'protosphere needs Python 3.11 or newer')"
