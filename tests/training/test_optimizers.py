@@ -202,3 +202,29 @@ def test_unknown_optimizers_and_options_are_refused(
     with pytest.raises(ValueError, match=message) as raised:
         TimmOptimizer(name, options=options)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("lion", {"momentum": 0.5}),
+        ("adam", {"momentum": 0.5}),
+        ("lion", {"layer_decay": 0.5}),
+        ("lion", {"filter_bias_and_bn": False}),
+        ("lion", {"eps": 0.5}),
+        ("adopt", {"betas": (0.5, 0.6)}),
+    ],
+)
+def test_options_that_timm_would_drop_are_refused(name: str, option: dict[str, Any]) -> None:
+    (key,) = option
+    with pytest.raises(ValueError, match=rf"options must not have {key}.* {name}; it has .+"):
+        TimmOptimizer(name, options=option)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("lion", {"foreach": False}), ("nesterov", {"nesterov": False}), ("lars", {"eps": 0.5})],
+)
+def test_options_of_an_optimizer_reach_it(name: str, option: dict[str, Any]) -> None:
+    created = TimmOptimizer(name, options=option).create([nn.Parameter(torch.zeros(2))], 0.1)
+    assert created.defaults.items() >= option.items()

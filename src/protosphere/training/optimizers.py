@@ -1,6 +1,7 @@
 """Optimizers: SGD, AdamW and timm's by name, as settings that create them."""
 
 import difflib
+import inspect
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -145,7 +146,8 @@ class TimmOptimizer:
 
     Raises:
         ValueError: timm has no such optimizer, it needs second-order gradients, or it cannot be
-            created because of the options or because a package is not installed.
+            created because of the options or because a package is not installed, or does not use an
+            option.
         ImportError: timm is not installed.
 
     >>> TimmOptimizer("lamb", weight_decay=0.02).name
@@ -172,6 +174,22 @@ class TimmOptimizer:
                 f"the optimizer {name} cannot be created with the options {dict(self.options)}: "
                 f"{reason}"
             ) from error
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """Raise ValueError for an option that timm accepts and does not use."""
+        optim = _import_timm_optim()
+        info = optim.get_optimizer_info(self.optimizer_name)
+        optimizer = optim.get_optimizer_class(self.optimizer_name, bind_defaults=False)
+        used = set(inspect.signature(optimizer).parameters) - {"params", "lr", "weight_decay"}
+        used -= {"eps"} if not info.has_eps else set()
+        used -= {"betas"} if not info.has_betas else set()
+        for key in self.options:
+            if key not in used:
+                raise ValueError(
+                    f"options must not have {key}, which has no effect on the optimizer "
+                    f"{self.optimizer_name}; it has {', '.join(sorted(used))}"
+                )
 
     @property
     def name(self) -> str:
