@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,33 @@ def test_a_killed_process_leaves_the_old_file(
     write_atomically(path, b"newer")
     assert path.read_bytes() == b"newer"
     assert not temporary_path(path).exists()
+
+
+def test_threads_that_write_one_file_replace_it_one_after_the_other(tmp_path: Path) -> None:
+    """Threads stand for processes: each of them opens the file itself."""
+    path = tmp_path / "file"
+    contents = [bytes([65 + number]) * (100_000 + number) for number in range(4)]
+    write_atomically(path, contents[0])
+    with ThreadPoolExecutor(len(contents)) as pool:
+        writes = [pool.submit(write_atomically, path, content) for content in 25 * contents]
+        while not all(write.done() for write in writes):
+            assert path.read_bytes() in contents
+    for write in writes:
+        write.result()
+    assert path.read_bytes() in contents
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("error", [ImportError("no fcntl"), OSError(errno.ENOLCK, "no locks")])
+def test_a_file_is_written_where_locks_do_not_exist(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    write_atomically(tmp_path / "file", b"content")
+    assert (tmp_path / "file").read_bytes() == b"content"
 
 
 @pytest.mark.bad_input

@@ -3,6 +3,7 @@
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from protosphere.storage.errors import StorageError
 
@@ -10,7 +11,8 @@ from protosphere.storage.errors import StorageError
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file atomically and flush it to disk.
 
-    The content goes to a temporary file beside ``path``, which then replaces it.
+    The content goes to a temporary file beside ``path``, which then replaces it. Several threads or
+    processes may write the same file: one waits for the other, and the last one's content stays.
 
     Args:
         path: File to write or replace.
@@ -21,16 +23,35 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     temporary = temporary_path(path)
     try:
-        with temporary.open("wb") as file:
+        with _open_alone(temporary) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+            temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
         with suppress(OSError):  # A read-only file system refuses the removal too.
             temporary.unlink(missing_ok=True)
         raise StorageError(f"cannot write {path}: {reason(error)}") from error
+
+
+def _open_alone(path: Path) -> IO[bytes]:
+    """Open a temporary file, empty, as soon as nobody else writes to it."""
+    while True:
+        file = path.open("ab")  # It may be another writer's: "wb" would empty it.
+        try:
+            with suppress(ImportError, OSError):  # Not on Windows, nor on every file system.
+                import fcntl  # noqa: PLC0415
+
+                fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    file.truncate(0)
+                    return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # The other writer has renamed or removed it.
 
 
 def sync_folder(path: Path) -> None:
