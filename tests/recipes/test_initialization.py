@@ -97,6 +97,19 @@ def test_a_resumed_run_keeps_its_own_weights(earlier: Path, tmp_path: Path) -> N
     assert resumed[-1].progress.loss == whole[-1].progress.loss
 
 
+@pytest.mark.bad_input
+def test_a_resumed_run_does_not_take_the_weights_of_another(earlier: Path, tmp_path: Path) -> None:
+    recipe = _recipe(FOUR, "schedule.epochs=1")
+    _run(recipe, tmp_path / "alone")
+    message = "--init-from has no effect on a run that is resumed: .*alone was started without"
+    with pytest.raises(RunFolderError, match=message):
+        _run(recipe, tmp_path / "alone", init_from=earlier, start="resume")
+    _run(recipe, tmp_path / "second", init_from=earlier)
+    message = f"second was started from those of {earlier}, not the weights of .*alone"
+    with pytest.raises(RunFolderError, match=message):
+        _run(recipe, tmp_path / "second", init_from=tmp_path / "alone", start="resume")
+
+
 class _KilledError(Exception):
     pass
 

@@ -144,6 +144,11 @@ def test_booleans_are_allowed_where_they_mean_something() -> None:
         ("digits-nonl", ["checkpoint.patience=2"], "checkpoint: patience has no effect without"),
         (
             "digits-nonl",
+            ["loss={name: normface-nonl, normface_weight: 1, queue: {size: 64}}"],
+            "loss.queue must be null with normface_weight 1: no samples are keys",
+        ),
+        (
+            "digits-nonl",
             ["loss.soft_negatives=weighted"],
             "loss.soft_negatives has no effect without augmentation.mixing",
         ),

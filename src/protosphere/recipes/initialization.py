@@ -133,6 +133,25 @@ def check_source(path: Path | str) -> None:
         raise RunFolderError(f"{folder.path} has no checkpoint yet")
 
 
+def check_resumed_source(folder: RunFolder, path: Path | str) -> None:
+    """Check that a run with a checkpoint was started from the weights that it is given again.
+
+    Args:
+        folder: Folder of the run that is resumed.
+        path: Folder of the earlier run.
+
+    Raises:
+        RunFolderError: It was started from others, or from none.
+    """
+    source = read_initialization(folder)
+    if source is None or Path(source).resolve() != Path(path).resolve():
+        started = "without" if source is None else f"from those of {source}, not"
+        raise RunFolderError(
+            f"--init-from has no effect on a run that is resumed: {folder.path} was started "
+            f"{started} the weights of {path}"
+        )
+
+
 def write_initialization(folder: RunFolder, initialization: Initialization | None) -> None:
     """Write what a run has taken from an earlier one, or remove the file if that is nothing.
 

@@ -127,7 +127,7 @@ class CosineHeadSettings(TemperatureSettings):
     shard_prototypes: bool = Field(
         False,
         description="Divide the prototypes over the processes that train together, for many "
-        "classes.",
+        "classes; it has no effect on one process.",
     )
 
     @model_validator(mode="after")

@@ -126,6 +126,12 @@ class NormFaceNONLSettings(_BoundedTemperatureSettings, SmoothingSettings, Queue
         0.5, ge=0, le=1, description="Weight of NormFace; NONL has the rest up to 1."
     )
 
+    @model_validator(mode="after")
+    def _check_weight_of_queue(self) -> "NormFaceNONLSettings":
+        if self.queue is not None and self.normface_weight == 1:
+            raise ValueError("queue must be null with normface_weight 1: no samples are keys")
+        return self
+
 
 class DotRegressionSettings(SmoothingSettings):
     """Dot regression onto a fixed simplex ETF."""

@@ -14,8 +14,10 @@ from protosphere.data.loaders import MemoryLoader
 from protosphere.evaluation import evaluate
 from protosphere.parallel.launch import PeerError, World
 from protosphere.recipes import build, reports
+from protosphere.recipes.effects import check_effects
 from protosphere.recipes.initialization import (
     Initialization,
+    check_resumed_source,
     check_source,
     initialize_from,
     initialize_sharded_head,
@@ -86,7 +88,8 @@ def run_recipe(
         start: ``"fresh"`` refuses a folder that has a run; ``"resume"`` continues from its last
             checkpoint, if there is one.
         init_from: Folder of an earlier run whose weights new training starts from. A run that is
-            resumed has its own weights, or those that it was started from if it has no checkpoint.
+            resumed has its own weights, or those that it was started from if it has no checkpoint;
+            it can only be given the folder that it was started from.
         report_every: Number of steps between events within an epoch; None for one event per epoch.
         should_stop: Called after each step; once it returns True, a checkpoint is saved and the
             run ends.
@@ -98,6 +101,7 @@ def run_recipe(
         An event at the end of each epoch and every ``report_every`` steps.
 
     Raises:
+        RecipeError: A setting of a new run has no effect, or the settings do not fit the data.
         RunFolderError: The folder is in use, belongs to another recipe or other data, or is
             damaged.
         TrainingError: The loss is not finite; the message names the last checkpoint.
@@ -218,6 +222,10 @@ def _make_plan(
     is_new = start == "fresh" or not has_checkpoint(folder.checkpoints)
     if is_new and start == "resume" and init_from is None:
         init_from = read_initialization(folder)  # It was killed before its first checkpoint.
+    if not is_new and init_from is not None:
+        check_resumed_source(folder, init_from)
+    if is_new:
+        check_effects(recipe, num_train=len(dataset.train))
     if is_new and init_from is None:
         _check_frozen(recipe)
     elif is_new and init_from is not None:

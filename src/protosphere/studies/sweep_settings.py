@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from protosphere.recipes.effects import check_effects
 from protosphere.recipes.schema import Recipe, RecipeError, apply_overrides
 from protosphere.recipes.schema.text import parse_value
 from protosphere.report.phase_diagram import format_value
@@ -16,6 +17,18 @@ from protosphere.studies.common import reported_split
 # Fraction of the training images that a recipe without validation images is evaluated on.
 VALIDATION_FRACTION = 0.1
 _LOG = "log:"
+# Keys that do not change what a trial trains.
+_WITHOUT_EFFECT = (
+    "name",
+    "data.workers",
+    "loss.shard_prototypes",
+    "training.compile",
+    "training.fsdp",
+    "evaluation.metrics",
+    "checkpoint.every",
+    "checkpoint.keep",
+    "probe",
+)
 # The most combinations of values that are checked before the sweep starts.
 _MAX_CHECKED = 1000
 
@@ -154,6 +167,13 @@ def trial_recipe(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
     return changed
 
 
+def _check_trial(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
+    """Return the recipe of a trial that is to be trained."""
+    changed = trial_recipe(recipe, values)
+    check_effects(changed)
+    return changed
+
+
 def final_recipe(recipe: Recipe) -> Recipe:
     """Return the recipe of a trial for training on all images, named after the sweep.
 
@@ -187,7 +207,8 @@ def check_settings(recipe: Recipe, settings: Sequence[SweepSetting]) -> tuple[Sw
         The settings.
 
     Raises:
-        SweepError: There are no settings, or a key is given twice.
+        SweepError: There are no settings, a key is given twice, or a key does not change what is
+            trained.
         RecipeError: The recipe has no such key, or refuses a value or a combination of values.
     """
     if not settings:
@@ -196,18 +217,27 @@ def check_settings(recipe: Recipe, settings: Sequence[SweepSetting]) -> tuple[Sw
     for index, key in enumerate(keys):
         if key in keys[:index]:
             raise SweepError(f"--over {key} must be given once, got it twice")
+        _check_effect(recipe, key, keys)
     choices = [_choices(setting) for setting in settings]
     first = {key: values[0] for key, values in zip(keys, choices, strict=True)}
     for key, values in zip(keys, choices, strict=True):
         for value in values:
-            trial_recipe(recipe, first | {key: value})
+            _check_trial(recipe, first | {key: value})
     if math.prod(map(len, choices)) <= _MAX_CHECKED:
         for combination in itertools.product(*choices):
-            trial_recipe(recipe, dict(zip(keys, combination, strict=True)))
+            _check_trial(recipe, dict(zip(keys, combination, strict=True)))
     return tuple(
         replace(setting, integer=setting.integer and not _takes_fractions(recipe, first, setting))
         for setting in settings
     )
+
+
+def _check_effect(recipe: Recipe, key: str, keys: Sequence[str]) -> None:
+    """Refuse a key that does not change what is trained or chosen."""
+    decides_when_to_stop = recipe.checkpoint.monitor is not None or "checkpoint.monitor" in keys
+    has_no_effect = key in _WITHOUT_EFFECT or key.startswith("probe.")
+    if has_no_effect or (key == "evaluation.every" and not decides_when_to_stop):
+        raise SweepError(f"--over must have keys that change what is trained, and {key} does not")
 
 
 def count_combinations(settings: Sequence[SweepSetting]) -> int | None:

@@ -172,7 +172,11 @@ class CosineSchedule(_Schedule):
 
     name: Literal["cosine"] = "cosine"
     min_lr_ratio: float = Field(
-        1e-3, ge=0, le=1, description="Learning rate at the end, relative to the start."
+        1e-3,
+        ge=0,
+        le=1,
+        description="Learning rate at the end, relative to the start; it has no effect on a run of "
+        "one epoch.",
     )
 
 
@@ -222,7 +226,8 @@ class Training(Section):
     fsdp: bool = Field(
         False,
         description="Divide the weights of the encoder, their gradients and the state of the "
-        "optimizer over the processes, for encoders that do not fit on one GPU.",
+        "optimizer over the processes, for encoders that do not fit on one GPU; it has no effect "
+        "on one process.",
     )
 
     @model_validator(mode="before")
@@ -265,7 +270,8 @@ class CheckpointSettings(Section):
     patience: int | None = Field(
         None,
         ge=1,
-        description="Stop after this many evaluations in a row without a new best.",
+        description="Stop after this many evaluations in a row without a new best. A run must have "
+        "at least two evaluations more.",
     )
 
     @model_validator(mode="after")
