@@ -153,7 +153,7 @@ def test_refusals_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "run folders are only for `behaviors`, got run"
     )
     message = refusal("reproduce", "list", "--plot", tmp_path / "x.svg")
-    assert message == "--plot must be given with a table or a figure, got `list`"
+    assert message == "--plot has no effect on `list`: it is for a table or a figure"
     message = refusal("reproduce", "table1", "--plot", tmp_path / "x.gif", "--dry-run")
     assert message.startswith("--plot must be a file that ends in .png or .svg or .pdf")
     assert "at least one run folder" in refusal("reproduce", "behaviors")

@@ -43,7 +43,7 @@ def calibration(
     bins: Annotated[
         int, typer.Option(help="Number of bins of calibration errors and diagrams.", min=1)
     ] = 15,
-    out: Out = Path("runs"),
+    out: Out = None,
     checkpoint: CheckpointChoice = None,
     overrides: BenchmarkOverrides = None,
     device: Device = "auto",

@@ -16,6 +16,7 @@ from protosphere.cli.options import (
 )
 from protosphere.cli.output_files import Overwrite
 from protosphere.cli.plot_files import check_plot, plot_option, save_plot
+from protosphere.cli.unused_options import refuse_unused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,11 +95,13 @@ def corruptions(
             "default textures made by the program.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the corruptions.", min=0)] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the corruptions.", min=0, show_default="0")
+    ] = None,
     plot: Annotated[Path | None, plot_option("errors by corruption and severity")] = None,
     overwrite: Overwrite = False,
     batch_size: BatchSize = 256,
-    out: Out = Path("runs"),
+    out: Out = None,
     recompute: Recompute = False,
     checkpoint: CheckpointChoice = None,
     overrides: BenchmarkOverrides = None,
@@ -134,6 +137,10 @@ def corruptions(
         check_corruptions(names, severities)
         if frost is not None and folder is not None:
             raise ValueError("--frost must be given without --folder, whose images have their own")
+        if "frost" not in names:
+            refuse_unused({"--frost": frost}, "without --corruption frost")
+        if folder is not None:
+            refuse_unused({"--seed": seed}, "with --folder, whose images are corrupted already")
         textures = None if frost is None else read_frost_textures(frost)
 
         def measure(run: "Run") -> "tuple[CorruptionRow, ...]":
@@ -144,7 +151,7 @@ def corruptions(
                     severities=severities,
                     folder=folder,
                     frost=textures,
-                    seed=seed,
+                    seed=seed or 0,
                     class_means=class_means,
                     batch_size=batch_size,
                     recompute=recompute,

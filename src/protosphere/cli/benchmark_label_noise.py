@@ -30,7 +30,7 @@ def label_noise(
         Path | None, plot_option("accuracies and what becomes of wrongly labeled images")
     ] = None,
     overwrite: Overwrite = False,
-    out: Out = Path("runs"),
+    out: Out = None,
     recompute: Recompute = False,
     checkpoint: CheckpointChoice = None,
     overrides: BenchmarkOverrides = None,

@@ -56,7 +56,7 @@ def long_tail(
     ] = 1.0,
     plot: Annotated[Path | None, plot_option("the accuracies")] = None,
     overwrite: Overwrite = False,
-    out: Out = Path("runs"),
+    out: Out = None,
     recompute: Recompute = False,
     checkpoint: CheckpointChoice = None,
     overrides: BenchmarkOverrides = None,

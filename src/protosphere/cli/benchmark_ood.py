@@ -18,6 +18,7 @@ from protosphere.cli.benchmark_options import (
 from protosphere.cli.options import AsJson, CheckpointChoice, Device, Download
 from protosphere.cli.output_files import Overwrite
 from protosphere.cli.plot_files import check_plot, plot_option, save_plot
+from protosphere.cli.unused_options import refuse_unused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,14 +44,19 @@ def ood(
         ),
     ] = None,
     root: Annotated[
-        Path, typer.Option(metavar="<folder>", help="Folder of the datasets of --against.")
-    ] = Path("data"),
+        Path | None,
+        typer.Option(
+            metavar="<folder>",
+            help="Folder of the datasets of --against that are named.",
+            show_default="data",
+        ),
+    ] = None,
     neighbors: Annotated[
         int, typer.Option(help="Number of neighbors of the score knn.", min=1)
     ] = 50,
     plot: Annotated[Path | None, plot_option("AUROC and FPR95 of the scores")] = None,
     overwrite: Overwrite = False,
-    out: Out = Path("runs"),
+    out: Out = None,
     checkpoint: CheckpointChoice = None,
     overrides: BenchmarkOverrides = None,
     device: Device = "auto",
@@ -74,12 +80,17 @@ def ood(
 
     results: list[tuple[RunInfo, tuple[OodRow, ...]]] = []
     with report_errors():
+        from protosphere.data.transfer_sets import TRANSFER_SETS
         from protosphere.studies.data_sources import load_source
         from protosphere.studies.ood import run_ood
 
         check_plot(plot, overwrite=overwrite)
+        has_names = any(source in TRANSFER_SETS and source != "digits" for source in against)
+        if not has_names:
+            refuse_unused({"--root": root}, "without the name of a dataset in --against")
+        folder = Path("data") if root is None else root
         sources = [
-            load_source(source, root=root, download=download) for source in dict.fromkeys(against)
+            load_source(source, root=folder, download=download) for source in dict.fromkeys(against)
         ]
         for run in open_runs(
             targets,
@@ -88,6 +99,7 @@ def ood(
             overrides=overrides or [],
             checkpoint=checkpoint,
             download=download,
+            downloads_others=has_names,
         ):
             with progress_bar(f"scoring images with {run.path}") as progress:
                 rows = run_ood(

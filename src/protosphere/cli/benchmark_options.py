@@ -11,6 +11,7 @@ import typer
 
 from protosphere.cli.options import complete_recipe
 from protosphere.cli.text import count, echo
+from protosphere.cli.unused_options import check_download, refuse_unused
 
 if TYPE_CHECKING:
     from protosphere.recipes.loading import Run
@@ -26,9 +27,12 @@ Targets = Annotated[
     ),
 ]
 Out = Annotated[
-    Path,
+    Path | None,
     typer.Option(
-        "--out", metavar="<folder>", help="Folder for the runs of recipes, each under its name."
+        "--out",
+        metavar="<folder>",
+        help="Folder for the runs of recipes, each under its name.",
+        show_default="runs",
     ),
 ]
 BenchmarkOverrides = Annotated[
@@ -81,11 +85,12 @@ def describe_run(run: "Run", split: str | None = None) -> RunInfo:
 def open_runs(
     targets: Sequence[str],
     *,
-    out: Path,
+    out: Path | None,
     device: str,
     overrides: Sequence[str] = (),
     checkpoint: Literal["best", "last"] | None = None,
     download: bool = False,
+    downloads_others: bool = False,
     check_recipe: "Callable[[Recipe], None]" = lambda _: None,
 ) -> "Iterator[Run]":
     """Load the runs of a benchmark one after the other; recipes are trained first.
@@ -96,11 +101,12 @@ def open_runs(
 
     Args:
         targets: Run folders, names of recipes, or YAML files.
-        out: Folder for the runs of recipes.
+        out: Folder for the runs of recipes; None for ``runs``.
         device: Value of ``--device``.
         overrides: Values of ``--set``: of recipes, or where the data of runs are.
         checkpoint: Which checkpoint is loaded.
         download: Whether missing datasets are downloaded.
+        downloads_others: Whether the benchmark reads other data that can be downloaded.
         check_recipe: Called with each recipe before the first one is trained, to refuse recipes
             that the benchmark is not for.
 
@@ -111,7 +117,8 @@ def open_runs(
         RecipeError: A target is neither a run folder nor a recipe.
         RunFolderError: A folder does not exist or is not a run, an override changes what it was
             trained with, or the folder of a recipe holds a run of another one.
-        ValueError: Two different recipes have the same name.
+        ValueError: Two different recipes have the same name, ``out`` is given without recipes, or
+            nothing can be downloaded.
     """
     from protosphere.cli.devices import resolve_device
     from protosphere.cli.progress import progress_bar
@@ -124,13 +131,18 @@ def open_runs(
     recipes = {
         target: read_recipe(target, overrides) for target in targets if not is_run_target(target)
     }
+    if not recipes:
+        refuse_unused({"--out": out}, "without a recipe: results are kept in the run folders")
+    out = Path("runs") if out is None else out
     _check_names(recipes)
     _check_folders(out, recipes)
     for recipe in recipes.values():
         check_recipe(recipe)
-    for target in targets:
-        if target not in recipes:
-            read_run_recipe(RunFolder(target), overrides)
+    known = [
+        recipes[target] if target in recipes else read_run_recipe(RunFolder(target), overrides)
+        for target in targets
+    ]
+    check_download(known, download=download and not downloads_others)
     for target in targets:
         folder, own = Path(target), recipes.get(target)
         if own is not None:

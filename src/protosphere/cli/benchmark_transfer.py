@@ -19,6 +19,7 @@ from protosphere.cli.options import (
 )
 from protosphere.cli.output_files import Overwrite
 from protosphere.cli.plot_files import check_plot, plot_option, save_plot
+from protosphere.cli.unused_options import refuse_unused
 
 if TYPE_CHECKING:
     from protosphere.data.transfer_sets import TargetName, TransferSet
@@ -35,6 +36,7 @@ class Classifier(StrEnum):
     KNN = "knn"
 
 
+_DRAWS = 10
 _LABELS = {
     "logistic": "logistic regression",
     "class_means": "class means",
@@ -89,7 +91,12 @@ def transfer(
             "1,5,20.",
         ),
     ] = None,
-    draws: Annotated[int, typer.Option(help="Number of random draws of these images.", min=1)] = 10,
+    draws: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of random draws of the images of --shots.", min=1, show_default="10"
+        ),
+    ] = None,
     c: Annotated[
         list[float] | None,
         typer.Option(
@@ -100,8 +107,13 @@ def transfer(
         ),
     ] = None,
     root: Annotated[
-        Path, typer.Option(metavar="<folder>", help="Folder of downloaded datasets.")
-    ] = Path("data"),
+        Path | None,
+        typer.Option(
+            metavar="<folder>",
+            help="Folder of the downloaded sets that --to names.",
+            show_default="data",
+        ),
+    ] = None,
     seed: Annotated[
         int, typer.Option(help="Seed of the random draws and of validation images.")
     ] = 0,
@@ -115,7 +127,7 @@ def transfer(
     workers: Annotated[
         int, typer.Option(help="Largest number of processes that read image files.", min=0)
     ] = 8,
-    out: Out = Path("runs"),
+    out: Out = None,
     recompute: Recompute = False,
     checkpoint: CheckpointChoice = None,
     overrides: BenchmarkOverrides = None,
@@ -145,12 +157,22 @@ def transfer(
         numbers = _parse_shots(shots or [])
         names = _parse_targets(to)
         check_cs(c or DEFAULT_CS)
+        if not numbers:
+            refuse_unused({"--draws": draws}, "without --shots")
+        if classifier and Classifier.LOGISTIC not in classifier:
+            refuse_unused({"--c": c}, "without --classifier logistic")
+        has_names = any(path is None and name not in (FINE, "digits") for name, path in names)
+        if not has_names:
+            refuse_unused({"--root": root}, "without the name of a downloaded set in --to")
+        folder = Path("data") if root is None else root
         # All sets are loaded first: a missing one is found before a recipe has been trained.
         sets: dict[str, TransferSet] = {
-            name.name: load_transfer_set(name, root=root, download=download, seed=seed)
+            name.name: load_transfer_set(name, root=folder, download=download, seed=seed)
             for name in names
             if name.name != FINE
         }
+        if sets and all(one.metric == "map" for one in sets.values()) and len(sets) == len(names):
+            refuse_unused({"--shots": shots}, "on sets with several labels per image")
         for one in sets.values():
             if numbers and one.metric != "map":
                 check_shots(one.train.targets, numbers)
@@ -162,6 +184,7 @@ def transfer(
             overrides=overrides or [],
             checkpoint=checkpoint,
             download=download,
+            downloads_others=has_names,
         ):
             rows: list[TransferRow] = []
             for name, _ in names:
@@ -174,7 +197,7 @@ def transfer(
                             one for one in CLASSIFIERS if not classifier or one in classifier
                         ],
                         shots=numbers,
-                        num_draws=draws,
+                        num_draws=_DRAWS if draws is None else draws,
                         cs=c or DEFAULT_CS,
                         seed=seed,
                         use_cache=not no_cache,

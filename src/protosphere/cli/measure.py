@@ -8,6 +8,7 @@ import typer
 from protosphere.cli.options import AsJson, DataOverrides, Device
 from protosphere.cli.output_files import Overwrite
 from protosphere.cli.plot_files import check_plot, plot_option, save_plot
+from protosphere.cli.unused_options import refuse_unused
 
 if TYPE_CHECKING:
     from protosphere.data.feature_files import FeatureFile
@@ -106,12 +107,13 @@ def measure(
         from protosphere.data.feature_files import read_features, write_features
         from protosphere.metrics import measure_detailed
 
-        check_plot(plot, overwrite=overwrite)
+        check_plot(plot, overwrite=overwrite, others={"--save": save})
         device = resolve_device(device)
         memory_budget = _num_bytes(memory)
         keys = {"features": features, "labels": labels, "prototypes": prototypes, "bias": bias}
         run_options = {"split": split, "set": overrides, "save": save}
         _refuse_options(keys if path.is_dir() else run_options, path)
+        refuse_unused({"--bias": bias if space == "sphere" else None}, "with --space sphere")
         if save is not None:
             _check_new_npz(save, overwrite=overwrite)
         if path.is_dir():

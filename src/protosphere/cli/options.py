@@ -154,11 +154,12 @@ BatchSize = Annotated[int, typer.Option(help="Number of images per batch.", min=
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 TableFormat = Literal["csv", "json"]
 Format = Annotated[
-    TableFormat,
+    TableFormat | None,
     typer.Option(
         "--format",
         help="Output format. In CSV, a name that begins with =, +, -, @, a tab or a carriage "
         "return gets a leading apostrophe, so that spreadsheets do not take it for a formula; "
         "control characters are escaped. JSON has names unchanged.",
+        show_default="csv",
     ),
 ]

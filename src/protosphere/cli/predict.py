@@ -9,6 +9,7 @@ import typer
 
 from protosphere.cli.options import BatchSize, CheckpointChoice, Device, Format, RunPath
 from protosphere.cli.output_files import Overwrite
+from protosphere.cli.unused_options import refuse_unused
 
 if TYPE_CHECKING:
     from protosphere.data.image_files import LoadedImage
@@ -36,7 +37,7 @@ def predict(
         ),
     ] = None,
     overwrite: Overwrite = False,
-    output_format: Format = "csv",
+    output_format: Format = None,
     checkpoint: CheckpointChoice = None,
     device: Device = "auto",
     batch_size: BatchSize = 256,
@@ -59,8 +60,14 @@ def predict(
         from protosphere.data.image_files import find_images, load_images
         from protosphere.recipes.loading import load_run
 
-        if out is not None:
+        if out is None:
+            refuse_unused({"--overwrite": overwrite}, "without --out")
+        else:
             check_new_file("--out", out, suffixes=(".csv", ".json"), overwrite=overwrite)
+            if output_format not in (None, out.suffix[1:]):
+                raise ValueError(
+                    f"--format must be {out.suffix[1:]} with --out {out}, got {output_format}"
+                )
             output_format = "csv" if out.suffix == ".csv" else "json"
         with progress_bar("loading the run") as progress:
             loaded_run = load_run(
@@ -72,7 +79,7 @@ def predict(
                 f"--top-k must be at most {num_classes}, the number of classes, got {top_k}"
             )
         files = find_images(images)
-        fields, flatten = _columns(top_k), output_format == "csv"
+        fields, flatten = _columns(top_k), output_format != "json"
         table = CsvPrinter(fields) if flatten and out is None else None
         written: list[dict[str, Any]] = []
         num_classified = num_skipped = 0

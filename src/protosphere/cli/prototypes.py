@@ -220,7 +220,7 @@ def predict(
             "file has this key.",
         ),
     ] = None,
-    output_format: Format = "csv",
+    output_format: Format = None,
 ) -> None:
     """Classify features: class, confidence, and a rejection score.
 

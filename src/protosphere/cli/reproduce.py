@@ -11,12 +11,15 @@ from protosphere.cli.options import AsJson, Device, Download
 from protosphere.cli.output_files import Overwrite
 from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 from protosphere.cli.text import echo, to_json
+from protosphere.cli.unused_options import check_download, refuse_unused
 
 if TYPE_CHECKING:
     from protosphere.studies.reproduce import TargetPlan
     from protosphere.studies.reproduce_readings import RunReader
 
 _LIST, _BEHAVIORS = "list", "behaviors"
+# The table of corrupted images.
+_CORRUPTIONS = "table5"
 # More than this many hours of training on one H200 need --yes.
 _MANY_HOURS = 24.0
 
@@ -46,8 +49,11 @@ def reproduce(
         ),
     ] = None,
     scale: Annotated[
-        float, typer.Option(metavar="<fraction>", help="Fraction of the paper's epochs.")
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            metavar="<fraction>", help="Fraction of the paper's epochs.", show_default="1.0"
+        ),
+    ] = None,
     row: Annotated[
         list[str] | None,
         typer.Option(metavar="<name>", help="Row of the table; may be repeated. By default all."),
@@ -59,12 +65,13 @@ def reproduce(
         ),
     ] = None,
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             metavar="<folder>",
             help="Folder for TARGET.json and the runs, which tables share: OUT/RUN-N-epochs.",
+            show_default="runs/reproduce",
         ),
-    ] = Path("runs/reproduce"),
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -113,37 +120,56 @@ def reproduce(
     with report_errors():
         if target != _BEHAVIORS and runs:
             raise ValueError(f"run folders are only for `{_BEHAVIORS}`, got {runs[0]}")
-        if target in (_LIST, _BEHAVIORS) and plot is not None:
-            raise ValueError(f"--plot must be given with a table or a figure, got `{target}`")
+        if target in (_LIST, _BEHAVIORS):
+            options = {
+                "--plot": plot,
+                "--overwrite": overwrite,
+                "--scale": scale,
+                "--row": row,
+                "--column": column,
+                "--out": out,
+                "--set": overrides,
+                "--transfer-set": transfer_set,
+                "--imagenet-c": imagenet_c,
+                "--dry-run": dry_run,
+                "--yes": yes,
+                "--device": None if device == "auto" else device,
+                "--download": download,
+            }
+            refuse_unused(options, f"on `{target}`: it is for a table or a figure")
+            if target == _LIST:
+                _print_list(as_json=as_json)
+            else:
+                _check_behaviors(runs or [], as_json=as_json)
+            return
         check_plot(plot, overwrite=overwrite)
-        if target == _LIST:
-            _print_list(as_json=as_json)
-            return
-        if target == _BEHAVIORS:
-            _check_behaviors(runs or [], as_json=as_json)
-            return
+        refuse_unused({"--plot": plot if dry_run else None}, "with --dry-run: nothing is computed")
         from protosphere.cli.compare import create_trainer
         from protosphere.cli.devices import resolve_device
         from protosphere.cli.reproduce_text import print_plan, print_reproduction
         from protosphere.studies.reproduce import check_data, plan_target, run_target
 
+        out = Path("runs/reproduce") if out is None else out
         make_plan = partial(
             plan_target,
             target,
             out=out,
-            scale=scale,
+            scale=1.0 if scale is None else scale,
             overrides=overrides or [],
             rows=row or [],
             columns=column or [],
         )
         plan = make_plan()
+        sets = _read_sets(plan, transfer_set or [])
+        unused = None if target == _CORRUPTIONS else imagenet_c
+        refuse_unused({"--imagenet-c": unused}, f"on {target}: it is for {_CORRUPTIONS}")
+        recipes = [] if plan.transfer_sets else [run.recipe for run in plan.runs.values()]
+        check_download(recipes, download=download)
         if dry_run:
             print_plan(plan, as_json=as_json)
             return
         used = resolve_device(device)
-        reader = _create_reader(
-            plan, used, overrides or [], transfer_set or [], imagenet_c, download=download
-        )
+        reader = _create_reader(plan, used, overrides or [], sets, imagenet_c, download=download)
         warnings = check_data(plan, reader, download=download)
         _announce_cost(plan, used, is_confirmed=yes)
         for warning in warnings:
@@ -175,19 +201,8 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _create_reader(
-    plan: "TargetPlan",
-    device: str,
-    overrides: list[str],
-    transfer_sets: list[str],
-    imagenet_c: Path | None,
-    *,
-    download: bool,
-) -> "RunReader":
-    from protosphere.cli.progress import progress_bar
-    from protosphere.studies.reproduce_readings import RunReader
-
-    roots = [text.partition("=")[2] for text in overrides if text.startswith("data.root=")]
+def _read_sets(plan: "TargetPlan", transfer_sets: list[str]) -> dict[str, str]:
+    """Return the values of ``--transfer-set`` by the name of the set."""
     sets = {}
     for text in transfer_sets:
         name, _, path = text.partition("=")
@@ -198,6 +213,22 @@ def _create_reader(
                 f"got {text!r}"
             )
         sets[name] = text
+    return sets
+
+
+def _create_reader(
+    plan: "TargetPlan",
+    device: str,
+    overrides: list[str],
+    sets: dict[str, str],
+    imagenet_c: Path | None,
+    *,
+    download: bool,
+) -> "RunReader":
+    from protosphere.cli.progress import progress_bar
+    from protosphere.studies.reproduce_readings import RunReader
+
+    roots = [text.partition("=")[2] for text in overrides if text.startswith("data.root=")]
     return RunReader(
         plan.runs,
         device,

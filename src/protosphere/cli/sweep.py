@@ -17,6 +17,7 @@ from protosphere.cli.options import (
 from protosphere.cli.output_files import Overwrite
 from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 from protosphere.cli.program import program_name
+from protosphere.cli.unused_options import check_download
 
 if TYPE_CHECKING:
     from protosphere.runs.sweeps import SweepRecord
@@ -65,8 +66,13 @@ def sweep(
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(help="Seed of the sampler; training has the seed of the recipe.", min=0)
-    ] = 0,
+        int | None,
+        typer.Option(
+            help="Seed of the samplers tpe and random; training has the seed of the recipe.",
+            min=0,
+            show_default="0",
+        ),
+    ] = None,
     prune: Annotated[
         bool,
         typer.Option(
@@ -118,6 +124,7 @@ def sweep(
         varied = [*(over or []), *(more or [])]
         _check_overrides(overrides or [], varied)
         recipe = read_recipe(recipe_name, overrides or [])
+        check_download([recipe], download=download)
         with catch_signals() as stop_requested, SweepDisplay() as display:
             record = run_sweep(
                 recipe,

@@ -13,6 +13,7 @@ from protosphere.cli.loggers import LoggerName
 from protosphere.cli.options import Device, Download, Overrides, RecipeName
 from protosphere.cli.program import program_name
 from protosphere.cli.text import count, echo
+from protosphere.cli.unused_options import check_download
 
 if TYPE_CHECKING:
     from protosphere.data.datasets import ImageDataset
@@ -40,8 +41,8 @@ def train(
         Path | None,
         typer.Option(
             metavar="<run>",
-            help="Start from the weights of another run: its backbone, and its head if the "
-            "classes are the same.",
+            help="Start from the weights of another run, instead of pretrained ones: its backbone, "
+            "and its head if the classes are the same.",
         ),
     ] = None,
     overrides: Overrides = None,
@@ -66,6 +67,7 @@ def train(
                 recipe = world.from_first(
                     lambda: _read_recipe(recipe_name, out, overrides or [], resume=resume)
                 )
+                check_download([recipe], download=download)
                 program, run = program_name(), shlex.quote(str(out))
                 train_run(
                     recipe,

@@ -5,12 +5,15 @@ resumed, or depend on the data, so that runs that were trained with them stay re
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from protosphere.data.augmentation import AugmentationPolicy
 from protosphere.data.mixing import MixupOrCutMix
 from protosphere.recipes.schema import Recipe, RecipeError
 from protosphere.recipes.schema.sections import MultiStepSchedule
+
+# Keys that may change when a run is resumed, and that say nothing of a run that is evaluated.
+_ONLY_IN_TRAINING = ("checkpoint", "evaluation.every", "loss.shard_prototypes", "training.fsdp")
 
 
 def check_effects(recipe: Recipe, *, num_train: int | None = None) -> None:
@@ -29,6 +32,23 @@ def check_effects(recipe: Recipe, *, num_train: int | None = None) -> None:
     problem = next(_problems(recipe, num_train), None)
     if problem is not None:
         raise RecipeError(problem)
+
+
+def check_run_overrides(overrides: Sequence[str]) -> None:
+    """Check that overrides of a run that is loaded have an effect.
+
+    Args:
+        overrides: Each ``dotted.path=value``.
+
+    Raises:
+        RecipeError: One only says how a run is trained.
+
+    >>> check_run_overrides(["data.root=images", "evaluation.metrics=cheap"])
+    """
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if key in _ONLY_IN_TRAINING or key.startswith("checkpoint."):
+            raise RecipeError(f"{key} has no effect on a run that has been trained")
 
 
 def _problems(recipe: Recipe, num_train: int | None) -> Iterator[str]:

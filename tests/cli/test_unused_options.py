@@ -1,0 +1,126 @@
+"""Options that would have no effect beside others are refused, with a sentence that names both."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.commands import refusal, run_command, set_options
+
+pytestmark = pytest.mark.bad_input
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    options = set_options(
+        data__source="synthetic",
+        data__num_samples=40,
+        data__image_size=8,
+        schedule__epochs=1,
+        training__batch_size=20,
+    )
+    run_command("train", "digits-ce", "--out", folder, "--device", "cpu", *options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "images.npz"
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
+    labels = np.arange(20) % 2
+    np.savez(path, x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
+    return path
+
+
+def _fill(words: list[str], run: Path, images: Path) -> list[str]:
+    return [word.replace("RUN", str(run)).replace("IMAGES", str(images)) for word in words]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("evaluate RUN --overwrite", "--overwrite has no effect without --plot or --csv"),
+        ("evaluate RUN --all --json", "--all has no effect with --json, which has all metrics"),
+        ("evaluate RUN --download", "--download has no effect on data.source synthetic, which"),
+        ("evaluate RUN --set checkpoint.keep=3", "checkpoint.keep has no effect on a run that"),
+        ("evaluate RUN --set training.fsdp=true", "training.fsdp has no effect on a run that"),
+        ("predict RUN IMAGES --overwrite", "--overwrite has no effect without --out"),
+        ("predict RUN IMAGES --format csv --out x.json", "--format must be json with --out x.json"),
+        ("measure IMAGES --overwrite", "--overwrite has no effect without --plot or --save"),
+        ("measure IMAGES --bias b", "--bias has no effect with --space sphere"),
+        ("compare RUN --json --metric nc2", "--metric has no effect with --json, which has all"),
+        ("compare RUN --overwrite", "--overwrite has no effect without --plot"),
+        ("compare RUN --download", "--download has no effect on run folders without --seeds"),
+        ("compare digits-ce --download", "--download has no effect on data.source digits, which"),
+        ("report RUN --watch --overwrite", "--overwrite has no effect with --watch"),
+        ("train digits-ce --out x --download", "--download has no effect on data.source digits"),
+        ("sweep digits-ce --out x --over seed=1,2 --download", "--download has no effect on data"),
+        (
+            "sweep digits-ce --out x --over seed=1,2 --seed 3",
+            "--seed has no effect with --sampler grid, which runs all 2 combinations",
+        ),
+        (
+            "sweep digits-ce --out x --over checkpoint.keep=1,2",
+            "--over must have keys that change what is trained, and checkpoint.keep does not",
+        ),
+        ("sweep digits-ce --out x --over evaluation.every=1,2", "and evaluation.every does not"),
+        ("sweep digits-ce --out x --over probe.lr=1,2", "and probe.lr does not"),
+        ("reproduce list --scale 0.5", "--scale has no effect on `list`: it is for a table or a"),
+        ("reproduce behaviors RUN --row ce", "--row has no effect on `behaviors`: it is for a"),
+        ("reproduce list --download", "--download has no effect on `list`: it is for a table"),
+        ("reproduce list --overwrite", "--overwrite has no effect on `list`: it is for a table"),
+        ("reproduce table1 --dry-run --plot x.svg", "--plot has no effect with --dry-run: nothing"),
+        (
+            "reproduce table3 --dry-run --imagenet-c x",
+            "--imagenet-c has no effect on table3: it is for table5",
+        ),
+        ("reproduce table3 --dry-run --transfer-set cars=x", "--transfer-set must be NAME=PATH"),
+        ("reproduce table5 --dry-run --download", "--download has no effect on data.source folder"),
+        (
+            "benchmark calibration RUN --out results",
+            "--out has no effect without a recipe: results are kept in the run folders",
+        ),
+        ("benchmark calibration RUN --download", "--download has no effect on data.source synth"),
+        ("benchmark calibration RUN --overwrite", "--overwrite has no effect without --plot"),
+        ("benchmark convergence RUN --overwrite", "--overwrite has no effect without --plot"),
+        (
+            "benchmark ood RUN --against IMAGES --root data",
+            "--root has no effect without the name of a dataset in --against",
+        ),
+        ("benchmark ood RUN --against IMAGES --download", "--download has no effect on data.sour"),
+        ("benchmark transfer RUN --to IMAGES --draws 3", "--draws has no effect without --shots"),
+        (
+            "benchmark transfer RUN --to IMAGES --classifier knn --c 1",
+            "--c has no effect without --classifier logistic",
+        ),
+        (
+            "benchmark transfer RUN --to IMAGES --root data",
+            "--root has no effect without the name of a downloaded set in --to",
+        ),
+        (
+            "benchmark corruptions RUN --corruption fog --frost x",
+            "--frost has no effect without --corruption frost",
+        ),
+        (
+            "benchmark corruptions RUN --folder x --seed 3",
+            "--seed has no effect with --folder, whose images are corrupted already",
+        ),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    words: str, message: str, run: Path, images: Path
+) -> None:
+    refused = refusal(*_fill(words.split(), run, images))
+    assert refused.startswith(message) or refused.endswith(message)
+
+
+def test_the_same_options_have_an_effect_elsewhere(run: Path, images: Path, tmp_path: Path) -> None:
+    for words in (
+        f"predict RUN IMAGES --format json --out {tmp_path / 'x.json'}",
+        "benchmark transfer RUN --to IMAGES --shots 1 --draws 2 --device cpu",
+        "benchmark corruptions RUN --corruption fog --severity 1 --seed 3 --device cpu",
+        "evaluate RUN --set evaluation.metrics=cheap --device cpu",
+        f"compare RUN --json --out {tmp_path / 'comparison'}",
+    ):
+        run_command(*_fill(words.split(), run, images))
