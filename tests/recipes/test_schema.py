@@ -142,6 +142,13 @@ def test_booleans_are_allowed_where_they_mean_something() -> None:
         ("digits-nonl", ["loss.learn_temperature=true"], "loss: learn_temperature needs"),
         ("digits-nonl", ["schedule.warmup_lr=1"], "schedule.warmup_lr must be null without"),
         ("digits-nonl", ["checkpoint.patience=2"], "checkpoint: patience has no effect without"),
+        ("digits-nonl", [f"augmentation.size={10**20}"], "augmentation.size must be less than 214"),
+        (
+            "digits-nonl",
+            [f"loss.queue.size={2**31}"],
+            "loss.queue.size must be less than 2147483648",
+        ),
+        ("digits-nonl", ["data={source: folder, path: ''}"], "data.path must not be empty, got ''"),
         (
             "digits-nonl",
             ["loss={name: normface-nonl, normface_weight: 1, queue: {size: 64}}"],

@@ -80,7 +80,7 @@ class TorchvisionData(DataSettings):
     """A dataset of torchvision."""
 
     source: Literal["mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100"]
-    root: str = Field("data", description="Folder of downloaded datasets.")
+    root: str = Field("data", min_length=1, description="Folder of downloaded datasets.")
 
 
 class ImageFilesData(DataSettings):
@@ -97,21 +97,23 @@ class FlowersData(ImageFilesData):
     """Oxford Flowers-102: its training and validation images are the training split."""
 
     source: Literal["flowers102"] = "flowers102"
-    root: str = Field("data", description="Folder of downloaded datasets.")
+    root: str = Field("data", min_length=1, description="Folder of downloaded datasets.")
 
 
 class ArraysData(DataSettings):
     """An .npz file with x_train, y_train, x_test and y_test."""
 
     source: Literal["arrays"] = "arrays"
-    path: str = Field(description="The .npz file.")
+    path: str = Field(min_length=1, description="The .npz file.")
 
 
 class FolderData(ImageFilesData):
     """A folder of images: train/CLASS/* and val/CLASS/* (or test/CLASS/*), or only CLASS/*."""
 
     source: Literal["folder"] = "folder"
-    path: str = Field(description="Folder that contains train and val, or one folder per class.")
+    path: str = Field(
+        min_length=1, description="Folder that contains train and val, or one folder per class."
+    )
     validation_folder: str | None = Field(
         None,
         min_length=1,
@@ -119,7 +121,7 @@ class FolderData(ImageFilesData):
         "then in test. null: val holds test images.",
     )
     classes: str | None = Field(
-        None, description="Text file with the class folders to use, one per line."
+        None, min_length=1, description="Text file with the class folders to use, one per line."
     )
 
     @model_validator(mode="after")

@@ -23,6 +23,7 @@ from protosphere.recipes.schema.sections import (
     Training,
 )
 from protosphere.recipes.section import Section
+from protosphere.runs.recipe_keys import flatten
 
 if TYPE_CHECKING:
     AnyData = DataSettings
@@ -37,6 +38,9 @@ else:
         Union[tuple(dict.fromkeys(entry.settings for entry in LOSSES.values()))],  # noqa: UP007
         Field(discriminator="name"),
     ]
+
+# Integers are smaller.
+_INTEGERS = 2**31
 
 
 class Recipe(Section):
@@ -59,6 +63,17 @@ class Recipe(Section):
     checkpoint: CheckpointSettings = CheckpointSettings()
     probe: ProbeSettings = ProbeSettings()
     seed: int = Field(42, ge=0, lt=2**31)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_huge_integers(cls, values: Any) -> Any:
+        """Refuse integers that no size or number of anything can be; torch would not say which."""
+        for path, value in flatten(values).items() if isinstance(values, dict) else ():
+            items = value if isinstance(value, list | tuple) else [value]
+            huge = [item for item in items if isinstance(item, int) and abs(item) >= _INTEGERS]
+            if huge:
+                raise ValueError(f"{path} must be less than {_INTEGERS}, got {huge[0]}")
+        return values
 
     @model_validator(mode="before")
     @classmethod
