@@ -106,7 +106,7 @@ def test_other_wrong_input(runs: Path, tmp_path: Path) -> None:
     message = refusal("benchmark", "long-tail", runs / "digits-ce", *set_options(data__long_tail=1))
     assert "must not change what was trained: data.long_tail is 0.05 there and 1" in message
     message = refusal("benchmark", "long-tail", runs / "digits-ce", "--logit-adjustment", 0)
-    assert message == "logit_adjustment must be greater than 0, got 0.0"
+    assert message == "logit_adjustment must be a positive number, got 0.0"
     message = refusal("benchmark", "long-tail", "cifar100-lt-cee")
     assert message == "there is no recipe 'cifar100-lt-cee'; did you mean cifar100-lt-ce?"
     assert "Missing argument" in usage_error("benchmark", "label-noise")

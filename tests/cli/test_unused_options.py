@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.commands import refusal, run_command, set_options
+from support.commands import refusal, run_command, set_options, usage_error
 
 pytestmark = pytest.mark.bad_input
 
@@ -95,6 +95,10 @@ def _fill(words: list[str], run: Path, images: Path) -> list[str]:
             "--c has no effect without --classifier logistic",
         ),
         (
+            "benchmark transfer RUN --to IMAGES --classifier knn --seed 5",
+            "--seed has no effect without --classifier logistic or --shots",
+        ),
+        (
             "benchmark transfer RUN --to IMAGES --root data",
             "--root has no effect without the name of a downloaded set in --to",
         ),
@@ -124,3 +128,19 @@ def test_the_same_options_have_an_effect_elsewhere(run: Path, images: Path, tmp_
         f"compare RUN --json --out {tmp_path / 'comparison'}",
     ):
         run_command(*_fill(words.split(), run, images))
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("benchmark calibration RUN --bins 1001", "--bins"),
+        ("benchmark calibration RUN --seed -1", "--seed"),
+        (f"benchmark transfer RUN --to IMAGES --seed {2**31}", "--seed"),
+        (f"benchmark corruptions RUN --seed {2**31}", "--seed"),
+        (f"sweep digits-ce --out x --over seed=1,2 --trials 2 --seed {2**31}", "--seed"),
+        (f"predict RUN IMAGES --batch-size {2**31}", "--batch-size"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(words: str, option: str, run: Path, images: Path) -> None:
+    error = usage_error(*_fill(words.split(), run, images))
+    assert f"Invalid value for '{option}': Input should be " in error

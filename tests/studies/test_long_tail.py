@@ -225,8 +225,8 @@ def test_runs_on_balanced_data_are_refused(train_run: Train) -> None:
 
 @pytest.mark.bad_input
 def test_wrong_options_are_refused(run: Run) -> None:
-    for value in (0.0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match="logit_adjustment must be greater than 0, got"):
+    for value in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="logit_adjustment must be a positive number, got"):
             run_long_tail(run, logit_adjustment=value)
 
 

@@ -15,7 +15,7 @@ from protosphere.cli.benchmark_options import (
     describe_run,
     open_runs,
 )
-from protosphere.cli.options import AsJson, CheckpointChoice, Device, Download
+from protosphere.cli.options import MAX_INTEGER, AsJson, CheckpointChoice, Device, Download
 from protosphere.cli.output_files import Overwrite
 from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 
@@ -37,11 +37,14 @@ def calibration(
     seed: Annotated[
         int,
         typer.Option(
-            help="Seed of the halves of the test images, for runs without validation images."
+            help="Seed of the halves of the test images, for runs without validation images.",
+            min=0,
+            max=MAX_INTEGER,
         ),
     ] = 0,
     bins: Annotated[
-        int, typer.Option(help="Number of bins of calibration errors and diagrams.", min=1)
+        int,
+        typer.Option(help="Number of bins of calibration errors and diagrams.", min=1, max=1000),
     ] = 15,
     out: Out = None,
     checkpoint: CheckpointChoice = None,

@@ -8,6 +8,7 @@ import typer
 
 from protosphere.cli.benchmark_options import BenchmarkOverrides, Out, Recompute, Targets
 from protosphere.cli.options import (
+    MAX_INTEGER,
     AsJson,
     BatchSize,
     CheckpointChoice,
@@ -96,7 +97,8 @@ def corruptions(
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the corruptions.", min=0, show_default="0")
+        int | None,
+        typer.Option(help="Seed of the corruptions.", min=0, max=MAX_INTEGER, show_default="0"),
     ] = None,
     plot: Annotated[Path | None, plot_option("errors by corruption and severity")] = None,
     overwrite: Overwrite = False,

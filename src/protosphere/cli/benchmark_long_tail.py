@@ -51,7 +51,8 @@ def long_tail(
         float,
         typer.Option(
             metavar="<number>",
-            help="Factor of the log class frequency that is subtracted from the head's logits.",
+            help="Factor of the log class frequency that is subtracted from the head's logits; "
+            "not for runs that are contrastive or whose training already makes up for it.",
         ),
     ] = 1.0,
     plot: Annotated[Path | None, plot_option("the accuracies")] = None,

@@ -52,7 +52,11 @@ def ood(
         ),
     ] = None,
     neighbors: Annotated[
-        int, typer.Option(help="Number of neighbors of the score knn.", min=1)
+        int,
+        typer.Option(
+            help="Number of neighbors of the score knn; all training images if there are fewer.",
+            min=1,
+        ),
     ] = 50,
     plot: Annotated[Path | None, plot_option("AUROC and FPR95 of the scores")] = None,
     overwrite: Overwrite = False,

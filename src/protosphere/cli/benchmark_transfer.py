@@ -11,6 +11,7 @@ import typer
 
 from protosphere.cli.benchmark_options import BenchmarkOverrides, Out, Recompute, Targets
 from protosphere.cli.options import (
+    MAX_INTEGER,
     AsJson,
     BatchSize,
     CheckpointChoice,
@@ -115,8 +116,15 @@ def transfer(
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(help="Seed of the random draws and of validation images.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            help="Seed of the random draws of --shots, and of the validation images of the "
+            "logistic regression.",
+            min=0,
+            max=MAX_INTEGER,
+            show_default="0",
+        ),
+    ] = None,
     no_cache: Annotated[
         bool,
         typer.Option("--no-cache", help="Neither read nor write features in the run folder."),
@@ -161,10 +169,13 @@ def transfer(
             refuse_unused({"--draws": draws}, "without --shots")
         if classifier and Classifier.LOGISTIC not in classifier:
             refuse_unused({"--c": c}, "without --classifier logistic")
+            refuse_unused(
+                {"--seed": None if numbers else seed}, "without --classifier logistic or --shots"
+            )
         has_names = any(path is None and name not in (FINE, "digits") for name, path in names)
         if not has_names:
             refuse_unused({"--root": root}, "without the name of a downloaded set in --to")
-        folder = Path("data") if root is None else root
+        folder, seed = Path("data") if root is None else root, seed or 0
         # All sets are loaded first: a missing one is found before a recipe has been trained.
         sets: dict[str, TransferSet] = {
             name.name: load_transfer_set(name, root=folder, download=download, seed=seed)

@@ -150,7 +150,9 @@ Device = Annotated[
 Download = Annotated[
     bool, typer.Option("--download", help="Download the dataset if it is not there.")
 ]
-BatchSize = Annotated[int, typer.Option(help="Number of images per batch.", min=1)]
+# The largest seed, and the largest number of images in a batch.
+MAX_INTEGER = 2**31 - 1
+BatchSize = Annotated[int, typer.Option(help="Number of images per batch.", min=1, max=MAX_INTEGER)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 TableFormat = Literal["csv", "json"]
 Format = Annotated[

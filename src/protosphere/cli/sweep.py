@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from protosphere.cli.options import (
+    MAX_INTEGER,
     AsJson,
     Device,
     Download,
@@ -70,6 +71,7 @@ def sweep(
         typer.Option(
             help="Seed of the samplers tpe and random; training has the seed of the recipe.",
             min=0,
+            max=MAX_INTEGER,
             show_default="0",
         ),
     ] = None,

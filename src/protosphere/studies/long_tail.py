@@ -1,5 +1,6 @@
 """Accuracy of a run on many-, medium- and few-shot classes, by its head and by class means."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -86,12 +87,12 @@ def run_long_tail(
         images has no row.
 
     Raises:
-        ValueError: The logit adjustment is not greater than 0.
+        ValueError: The logit adjustment is not a positive number.
         DataError: The run has no test images, or its classes are all of one group.
         RunFolderError: The data are not those of the run.
     """
-    if not logit_adjustment > 0:
-        raise ValueError(f"logit_adjustment must be greater than 0, got {logit_adjustment}")
+    if not 0 < logit_adjustment < math.inf:
+        raise ValueError(f"logit_adjustment must be a positive number, got {logit_adjustment}")
     split = reported_split(run.recipe)
     dataset = run.dataset(split)
     is_clean = run.recipe.data.label_noise is None
