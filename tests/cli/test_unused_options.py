@@ -43,8 +43,15 @@ def _fill(words: list[str], run: Path, images: Path) -> list[str]:
         ("evaluate RUN --overwrite", "--overwrite has no effect without --plot or --csv"),
         ("evaluate RUN --all --json", "--all has no effect with --json, which has all metrics"),
         ("evaluate RUN --download", "--download has no effect on data.source synthetic, which"),
-        ("evaluate RUN --set checkpoint.keep=3", "checkpoint.keep has no effect on a run that"),
-        ("evaluate RUN --set training.fsdp=true", "training.fsdp has no effect on a run that"),
+        ("evaluate RUN --set checkpoint.keep=3", "--set checkpoint.keep has no effect here: on"),
+        ("evaluate RUN --set training.fsdp=true", "--set training.fsdp has no effect here: onl"),
+        ("evaluate RUN --set probe.lr=3", "--set probe.lr has no effect here: only where the data"),
+        (
+            "export RUN --out x.onnx --set training.compile=false",
+            "--set training.compile has no effect here: only where the data are can be overridden",
+        ),
+        ("measure RUN --set evaluation.metrics=cheap", "--set evaluation.metrics has no effect he"),
+        ("benchmark ood RUN --against IMAGES --set probe.lr=3", "--set probe.lr has no effect her"),
         ("predict RUN IMAGES --overwrite", "--overwrite has no effect without --out"),
         ("predict RUN IMAGES --format csv --out x.json", "--format must be json with --out x.json"),
         ("measure IMAGES --overwrite", "--overwrite has no effect without --plot or --save"),
@@ -125,6 +132,7 @@ def test_the_same_options_have_an_effect_elsewhere(run: Path, images: Path, tmp_
         "benchmark transfer RUN --to IMAGES --shots 1 --draws 2 --device cpu",
         "benchmark corruptions RUN --corruption fog --severity 1 --seed 3 --device cpu",
         "evaluate RUN --set evaluation.metrics=cheap --device cpu",
+        "evaluate RUN --probe knn --set probe.lr=3 --device cpu",
         f"compare RUN --json --out {tmp_path / 'comparison'}",
     ):
         run_command(*_fill(words.split(), run, images))
@@ -144,3 +152,17 @@ def test_the_same_options_have_an_effect_elsewhere(run: Path, images: Path, tmp_
 def test_numbers_out_of_range_are_refused(words: str, option: str, run: Path, images: Path) -> None:
     error = usage_error(*_fill(words.split(), run, images))
     assert f"Invalid value for '{option}': Input should be " in error
+
+
+def test_settings_for_several_processes_are_named_on_one(tmp_path: Path) -> None:
+    options = set_options(
+        data__source="synthetic",
+        data__num_samples=40,
+        data__image_size=8,
+        schedule__epochs=1,
+        training__fsdp="true",
+    )
+    command = ["train", "digits-nonl", "--device", "cpu", *options]
+    output = run_command(*command, "--out", tmp_path / "run")
+    assert output.count("training.fsdp has no effect on one process\n") == 1
+    assert "shard_prototypes" not in output

@@ -6,6 +6,7 @@ import pytest
 
 from protosphere.recipes import build, catalog
 from protosphere.recipes.effects import check_effects
+from protosphere.recipes.loading import load_run
 from protosphere.recipes.runner import run_recipe
 from protosphere.recipes.schema import Recipe, RecipeError, apply_overrides
 from protosphere.runs import RunFolder
@@ -126,6 +127,12 @@ def test_a_new_run_is_refused_before_its_folder_is_written(tmp_path: Path) -> No
     with pytest.raises(RecipeError, match=r"loss\.queue\.max_age has no effect"):
         next(run_recipe(recipe, RunFolder(tmp_path / "run"), build.load_dataset(recipe)))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("override", ["checkpoint.keep=3", "training.fsdp=true"])
+def test_a_trained_run_takes_no_settings_of_training(override: str) -> None:
+    with pytest.raises(RecipeError, match="has no effect on a run that has been trained"):
+        load_run("run", overrides=[override])
 
 
 def test_recipes_sweeps_and_comparisons_are_refused_at_once(tmp_path: Path) -> None:

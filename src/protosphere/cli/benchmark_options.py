@@ -11,7 +11,7 @@ import typer
 
 from protosphere.cli.options import complete_recipe
 from protosphere.cli.text import count, echo
-from protosphere.cli.unused_options import check_download, refuse_unused
+from protosphere.cli.unused_options import check_data_overrides, check_download, refuse_unused
 
 if TYPE_CHECKING:
     from protosphere.recipes.loading import Run
@@ -133,6 +133,7 @@ def open_runs(
     }
     if not recipes:
         refuse_unused({"--out": out}, "without a recipe: results are kept in the run folders")
+        check_data_overrides(overrides)
     out = Path("runs") if out is None else out
     _check_names(recipes)
     _check_folders(out, recipes)

@@ -17,7 +17,7 @@ from protosphere.cli.options import (
 )
 from protosphere.cli.output_files import Overwrite
 from protosphere.cli.plot_files import check_plot, plot_option, save_plot
-from protosphere.cli.unused_options import check_download, refuse_unused
+from protosphere.cli.unused_options import check_data_overrides, check_download, refuse_unused
 
 if TYPE_CHECKING:
     from protosphere.evaluation.evaluate import Evaluation
@@ -102,6 +102,8 @@ def evaluate(
         refuse_unused({"--all": show_all and as_json}, "with --json, which has all metrics")
         if classes_csv is not None:
             check_new_file("--csv", classes_csv, suffixes=(".csv",), overwrite=overwrite)
+        used = ["evaluation.metrics", *(["probe", "training.compile"] if probe else [])]
+        check_data_overrides(overrides or [], others=used)
         names = [name for name in PROBES if probe and (name in probe or Probe.ALL in probe)]
         with progress_bar("loading the run") as progress:
             loaded = load_run(

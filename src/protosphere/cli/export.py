@@ -7,6 +7,7 @@ import typer
 
 from protosphere.cli.options import CheckpointChoice, DataOverrides, RunPath
 from protosphere.cli.output_files import Overwrite
+from protosphere.cli.unused_options import check_data_overrides
 
 
 def export(
@@ -41,6 +42,7 @@ def export(
         check_new_file("--out", out, suffixes=SUFFIXES, overwrite=overwrite)
         check_new_file("--out", description_path(out), suffixes=(".json",), overwrite=overwrite)
         check_export(out, what)
+        check_data_overrides(overrides or [])
         with progress_bar("loading the run") as progress:
             loaded = load_run(
                 run, checkpoint=checkpoint, overrides=overrides or [], progress=progress

@@ -8,7 +8,7 @@ import typer
 from protosphere.cli.options import AsJson, DataOverrides, Device
 from protosphere.cli.output_files import Overwrite
 from protosphere.cli.plot_files import check_plot, plot_option, save_plot
-from protosphere.cli.unused_options import refuse_unused
+from protosphere.cli.unused_options import check_data_overrides, refuse_unused
 
 if TYPE_CHECKING:
     from protosphere.data.feature_files import FeatureFile
@@ -116,6 +116,7 @@ def measure(
         refuse_unused({"--bias": bias if space == "sphere" else None}, "with --space sphere")
         if save is not None:
             _check_new_npz(save, overwrite=overwrite)
+        check_data_overrides(overrides or [])
         if path.is_dir():
             content = _features_of_run(path, split or "train", overrides or [], device)
             if save is not None:

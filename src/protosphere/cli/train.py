@@ -146,11 +146,12 @@ def train_run(
         is_new = not (resume and has_checkpoint(RunFolder(out).checkpoints))
         where = device if world.size == 1 else f"{world.size} processes ({device})"
         print_header = cache(
-            lambda: _print_header(recipe, dataset, device, where, out, is_new=is_new)
+            lambda *notes: _print_header(recipe, dataset, device, where, out, *notes, is_new=is_new)
         )
+        unused = _unused_on_one_process(recipe) if world.size == 1 else []
 
         def should_stop() -> bool:
-            print_header()  # After the first step nothing can be refused any more.
+            print_header(*unused)  # After the first step nothing can be refused any more.
             return stop_requested()
 
         show = TrainProgress(epochs, recipe.split, recipe.checkpoint.monitor)
@@ -275,8 +276,23 @@ def coinciding_note(best: "BestEvaluation | None", recipe: "Recipe", folder: "Ru
     return describe_coinciding(found, names, recipe.loss.model_dump(mode="json"))
 
 
+def _unused_on_one_process(recipe: "Recipe") -> list[str]:
+    """Return sentences on settings for several processes, which divide a model."""
+    keys = {
+        "training.fsdp": recipe.training.fsdp,
+        "loss.shard_prototypes": getattr(recipe.loss, "shard_prototypes", False),
+    }
+    return [f"{key} has no effect on one process" for key, is_set in keys.items() if is_set]
+
+
 def _print_header(
-    recipe: "Recipe", dataset: "ImageDataset", device: str, where: str, out: Path, *, is_new: bool
+    recipe: "Recipe",
+    dataset: "ImageDataset",
+    device: str,
+    where: str,
+    out: Path,
+    *notes: str,
+    is_new: bool,
 ) -> None:
     from protosphere.cli.devices import device_limits
     from protosphere.runs import RunFolder
@@ -290,6 +306,8 @@ def _print_header(
         rest = "" if "head" in start["parts"] else "; the head starts anew"
         echo(f"Weights of {start['run']}, step {start['step']}: {', '.join(start['parts'])}{rest}")
     if note := _size_note(recipe):
+        echo(note)
+    for note in notes:
         echo(note)
     if limits := device_limits(device):
         echo(limits)

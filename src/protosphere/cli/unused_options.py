@@ -1,7 +1,9 @@
 """Options that would have no effect beside others: refused, not ignored."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from protosphere.runs.recipe_keys import is_compared
 
 if TYPE_CHECKING:
     from protosphere.recipes.schema import Recipe
@@ -25,6 +27,28 @@ def refuse_unused(options: Mapping[str, object], because: str) -> None:
     for name, value in options.items():
         if value is not None and value is not False and value != []:
             raise ValueError(f"{name} has no effect {because}")
+
+
+def check_data_overrides(overrides: Sequence[str], *, others: Sequence[str] = ()) -> None:
+    """Refuse values of ``--set`` that have no effect on a run that has been trained.
+
+    Args:
+        overrides: Each ``dotted.path=value``. Those of data say where they are.
+        others: Further sections and keys that have an effect.
+
+    Raises:
+        ValueError: One of them has no effect.
+
+    >>> check_data_overrides(["data.root=images"])
+    """
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        is_used = any(f"{key}.".startswith(f"{one}.") for one in ("data", *others))
+        # What was trained is refused elsewhere, with what it was.
+        if not is_used and not is_compared(key):
+            raise ValueError(
+                f"--set {key} has no effect here: only where the data are can be overridden"
+            )
 
 
 def check_download(recipes: "Iterable[Recipe]", *, download: bool) -> None:
