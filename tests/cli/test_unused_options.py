@@ -166,3 +166,12 @@ def test_settings_for_several_processes_are_named_on_one(tmp_path: Path) -> None
     output = run_command(*command, "--out", tmp_path / "run")
     assert output.count("training.fsdp has no effect on one process\n") == 1
     assert "shard_prototypes" not in output
+
+
+def test_a_number_of_processes_without_their_ranks_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    message = refusal("train", "digits-ce", "--out", "x")
+    assert message.startswith("the environment variable WORLD_SIZE (2) has no effect without LOCAL")

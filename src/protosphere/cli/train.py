@@ -1,6 +1,7 @@
 """``protosphere train``: train a recipe into a run folder, with progress; stop and resume."""
 
 import logging
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -62,6 +63,7 @@ def train(
         from protosphere.cli.devices import resolve_device
         from protosphere.parallel.launch import PeerError, open_world
 
+        _check_environment()
         try:
             with open_world(resolve_device(device)) as (world, own_device):
                 recipe = world.from_first(
@@ -83,6 +85,17 @@ def train(
                 )
         except PeerError:
             raise typer.Exit(1) from None  # The process that failed has said why.
+
+
+def _check_environment() -> None:
+    """Refuse variables of several processes without the others: each would train on its own."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    missing = [name for name in ("RANK", "LOCAL_RANK") if name not in os.environ]
+    if size != "1" and missing:
+        raise ValueError(
+            f"the environment variable WORLD_SIZE ({size}) has no effect without "
+            f"{' and '.join(missing)}: torchrun sets all of them"
+        )
 
 
 def _read_recipe(
