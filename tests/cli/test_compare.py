@@ -203,7 +203,7 @@ def test_an_interrupted_comparison_prints_what_is_there(
     ("arguments", "message"),
     [
         (["digits-cee"], "there is no recipe 'digits-cee'; did you mean digits-ce?"),
-        (["digits-ce", "--seeds", 0], "--seeds must be at least 1, got 0"),
+        (["digits-ce", "--seeds", 0], "--seeds must be from 1 to 1000, got 0"),
         (
             ["digits-ce", "--seeds", 1, "--seed-list", "1"],
             "--seeds and --seed-list must not be given together",

@@ -50,6 +50,14 @@ def _fill(words: list[str], run: Path, images: Path) -> list[str]:
             "export RUN --out x.onnx --set training.compile=false",
             "--set training.compile has no effect here: only where the data are can be overridden",
         ),
+        (
+            "evaluate RUN --probe knn --set probe.lr=3",
+            "--set probe.lr has no effect here: only whe",
+        ),
+        (
+            "compare digits-ce --seeds 10000000000",
+            "--seeds must be from 1 to 1000, got 10000000000",
+        ),
         ("measure RUN --set evaluation.metrics=cheap", "--set evaluation.metrics has no effect he"),
         ("benchmark ood RUN --against IMAGES --set probe.lr=3", "--set probe.lr has no effect her"),
         ("predict RUN IMAGES --overwrite", "--overwrite has no effect without --out"),
@@ -132,7 +140,7 @@ def test_the_same_options_have_an_effect_elsewhere(run: Path, images: Path, tmp_
         "benchmark transfer RUN --to IMAGES --shots 1 --draws 2 --device cpu",
         "benchmark corruptions RUN --corruption fog --severity 1 --seed 3 --device cpu",
         "evaluate RUN --set evaluation.metrics=cheap --device cpu",
-        "evaluate RUN --probe knn --set probe.lr=3 --device cpu",
+        "evaluate RUN --probe cached_linear --set probe.lr=3 --device cpu",
         f"compare RUN --json --out {tmp_path / 'comparison'}",
     ):
         run_command(*_fill(words.split(), run, images))

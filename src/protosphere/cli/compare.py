@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from protosphere.recipes.schema import Recipe
     from protosphere.studies.compare import Trainer
 
+_MAX_SEEDS = 1000
+
 
 def compare(
     targets: Annotated[
@@ -162,8 +164,8 @@ def _read_seeds(number: int | None, listed: str | None) -> list[int] | None:
     if number is not None and listed is not None:
         raise ValueError("--seeds and --seed-list must not be given together")
     if number is not None:
-        if number < 1:
-            raise ValueError(f"--seeds must be at least 1, got {number}")
+        if not 1 <= number <= _MAX_SEEDS:
+            raise ValueError(f"--seeds must be from 1 to {_MAX_SEEDS}, got {number}")
         return list(range(FIRST_SEED, FIRST_SEED + number))
     if listed is None:
         return None

@@ -39,6 +39,10 @@ class Probe(StrEnum):
     KNN = "knn"
 
 
+# Those that are trained, with the settings of the recipe's section probe.
+_TRAINED = {Probe.ALL, Probe.LINEAR, Probe.NORMALIZED, Probe.CACHED_LINEAR}
+
+
 def evaluate(
     run: RunPath,
     split: Annotated[
@@ -102,7 +106,8 @@ def evaluate(
         refuse_unused({"--all": show_all and as_json}, "with --json, which has all metrics")
         if classes_csv is not None:
             check_new_file("--csv", classes_csv, suffixes=(".csv",), overwrite=overwrite)
-        used = ["evaluation.metrics", *(["probe", "training.compile"] if probe else [])]
+        trains = not _TRAINED.isdisjoint(probe or [])
+        used = ["evaluation.metrics", *(["probe", "training.compile"] if trains else [])]
         check_data_overrides(overrides or [], others=used)
         names = [name for name in PROBES if probe and (name in probe or Probe.ALL in probe)]
         with progress_bar("loading the run") as progress:
