@@ -28,7 +28,6 @@ def test_init_train_export(tmp_path: Path) -> None:
         schedule__warmup_epochs=1,
         optimizer__lr=0.1,
         evaluation__every=4,
-        checkpoint__patience="null",
     )
     trained = run_command("train", recipe, "--out", run, "--device", "cpu", *options)
     assert "validation accuracy" in trained

@@ -40,9 +40,6 @@ def _fill(words: list[str], run: Path, images: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("evaluate RUN --overwrite", "--overwrite has no effect without --plot or --csv"),
-        ("evaluate RUN --all --json", "--all has no effect with --json, which has all metrics"),
-        ("evaluate RUN --download", "--download has no effect on data.source synthetic, which"),
         ("evaluate RUN --set checkpoint.keep=3", "--set checkpoint.keep has no effect here: on"),
         ("evaluate RUN --set training.fsdp=true", "--set training.fsdp has no effect here: onl"),
         ("evaluate RUN --set probe.lr=3", "--set probe.lr has no effect here: only where the data"),
@@ -60,21 +57,9 @@ def _fill(words: list[str], run: Path, images: Path) -> list[str]:
         ),
         ("measure RUN --set evaluation.metrics=cheap", "--set evaluation.metrics has no effect he"),
         ("benchmark ood RUN --against IMAGES --set probe.lr=3", "--set probe.lr has no effect her"),
-        ("predict RUN IMAGES --overwrite", "--overwrite has no effect without --out"),
         ("predict RUN IMAGES --format csv --out x.json", "--format must be json with --out x.json"),
-        ("measure IMAGES --overwrite", "--overwrite has no effect without --plot or --save"),
         ("measure IMAGES --bias b", "--bias has no effect with --space sphere"),
         ("compare RUN --json --metric nc2", "--metric has no effect with --json, which has all"),
-        ("compare RUN --overwrite", "--overwrite has no effect without --plot"),
-        ("compare RUN --download", "--download has no effect on run folders without --seeds"),
-        ("compare digits-ce --download", "--download has no effect on data.source digits, which"),
-        ("report RUN --watch --overwrite", "--overwrite has no effect with --watch"),
-        ("train digits-ce --out x --download", "--download has no effect on data.source digits"),
-        ("sweep digits-ce --out x --over seed=1,2 --download", "--download has no effect on data"),
-        (
-            "sweep digits-ce --out x --over seed=1,2 --seed 3",
-            "--seed has no effect with --sampler grid, which runs all 2 combinations",
-        ),
         (
             "sweep digits-ce --out x --over checkpoint.keep=1,2",
             "--over must have keys that change what is trained, and checkpoint.keep does not",
@@ -83,27 +68,20 @@ def _fill(words: list[str], run: Path, images: Path) -> list[str]:
         ("sweep digits-ce --out x --over probe.lr=1,2", "and probe.lr does not"),
         ("reproduce list --scale 0.5", "--scale has no effect on `list`: it is for a table or a"),
         ("reproduce behaviors RUN --row ce", "--row has no effect on `behaviors`: it is for a"),
-        ("reproduce list --download", "--download has no effect on `list`: it is for a table"),
-        ("reproduce list --overwrite", "--overwrite has no effect on `list`: it is for a table"),
         ("reproduce table1 --dry-run --plot x.svg", "--plot has no effect with --dry-run: nothing"),
         (
             "reproduce table3 --dry-run --imagenet-c x",
             "--imagenet-c has no effect on table3: it is for table5",
         ),
         ("reproduce table3 --dry-run --transfer-set cars=x", "--transfer-set must be NAME=PATH"),
-        ("reproduce table5 --dry-run --download", "--download has no effect on data.source folder"),
         (
             "benchmark calibration RUN --out results",
             "--out has no effect without a recipe: results are kept in the run folders",
         ),
-        ("benchmark calibration RUN --download", "--download has no effect on data.source synth"),
-        ("benchmark calibration RUN --overwrite", "--overwrite has no effect without --plot"),
-        ("benchmark convergence RUN --overwrite", "--overwrite has no effect without --plot"),
         (
             "benchmark ood RUN --against IMAGES --root data",
             "--root has no effect without the name of a dataset in --against",
         ),
-        ("benchmark ood RUN --against IMAGES --download", "--download has no effect on data.sour"),
         ("benchmark transfer RUN --to IMAGES --draws 3", "--draws has no effect without --shots"),
         (
             "benchmark transfer RUN --to IMAGES --classifier knn --c 1",
@@ -136,6 +114,7 @@ def test_an_option_without_effect_is_refused(
 
 def test_the_same_options_have_an_effect_elsewhere(run: Path, images: Path, tmp_path: Path) -> None:
     for words in (
+        "evaluate RUN --download --overwrite --device cpu",
         f"predict RUN IMAGES --format json --out {tmp_path / 'x.json'}",
         "benchmark transfer RUN --to IMAGES --shots 1 --draws 2 --device cpu",
         "benchmark corruptions RUN --corruption fog --severity 1 --seed 3 --device cpu",

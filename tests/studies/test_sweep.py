@@ -297,7 +297,7 @@ def test_the_storage_of_another_sweep_is_refused(tmp_path: Path) -> None:
     over = ["optimizer.lr=0.1,0.2"]
     recipe = quick_recipe()
     with pytest.raises(KeyboardInterrupt):
-        run_sweep(recipe, over, out, trials=2, sampler="random", report=_interrupt)
+        run_sweep(recipe, over, out, report=_interrupt)
     for changes, message in (
         ({"recipe": quick_recipe("optimizer.momentum=0.5")}, "optimizer.momentum is 0.9 there and"),
         ({"over": ["optimizer.lr=0.1,0.3"]}, "--over optimizer.lr is 0.1,0.2 there and 0.1,0.3"),
@@ -307,7 +307,6 @@ def test_the_storage_of_another_sweep_is_refused(tmp_path: Path) -> None:
         ({"prune": False}, "--prune is True there and False here"),
     ):
         arguments: dict[str, Any] = {"recipe": recipe, "over": over, "out": out, **changes}
-        arguments |= {"trials": 2, "sampler": "random"}
         with pytest.raises(SweepError, match=f"sweep holds another sweep: .*{message}"):
             run_sweep(**arguments)
 

@@ -247,13 +247,3 @@ def test_settings_without_effect_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         ParameterGroups(**options).split(create())
-
-
-@pytest.mark.bad_input
-def test_an_exclusion_of_nothing_is_refused() -> None:
-    encoder = Encoder(create_backbone("small"))
-    freeze_backbone(encoder, "backbone")
-    objective = Objective(encoder, CosineClassifier(64, 5), small_loss)
-    groups = ParameterGroups(exclude_from_decay="norms_and_biases")
-    with pytest.raises(ValueError, match="exclude_from_decay must be none for a model that trains"):
-        groups.split(objective)

@@ -103,7 +103,6 @@ def ood(
             overrides=overrides or [],
             checkpoint=checkpoint,
             download=download,
-            downloads_others=has_names,
         ):
             with progress_bar(f"scoring images with {run.path}") as progress:
                 rows = run_ood(

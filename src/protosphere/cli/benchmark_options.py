@@ -11,7 +11,7 @@ import typer
 
 from protosphere.cli.options import complete_recipe
 from protosphere.cli.text import count, echo
-from protosphere.cli.unused_options import check_data_overrides, check_download, refuse_unused
+from protosphere.cli.unused_options import check_data_overrides, refuse_unused
 
 if TYPE_CHECKING:
     from protosphere.recipes.loading import Run
@@ -90,7 +90,6 @@ def open_runs(
     overrides: Sequence[str] = (),
     checkpoint: Literal["best", "last"] | None = None,
     download: bool = False,
-    downloads_others: bool = False,
     check_recipe: "Callable[[Recipe], None]" = lambda _: None,
 ) -> "Iterator[Run]":
     """Load the runs of a benchmark one after the other; recipes are trained first.
@@ -106,7 +105,6 @@ def open_runs(
         overrides: Values of ``--set``: of recipes, or where the data of runs are.
         checkpoint: Which checkpoint is loaded.
         download: Whether missing datasets are downloaded.
-        downloads_others: Whether the benchmark reads other data that can be downloaded.
         check_recipe: Called with each recipe before the first one is trained, to refuse recipes
             that the benchmark is not for.
 
@@ -117,8 +115,7 @@ def open_runs(
         RecipeError: A target is neither a run folder nor a recipe.
         RunFolderError: A folder does not exist or is not a run, an override changes what it was
             trained with, or the folder of a recipe holds a run of another one.
-        ValueError: Two different recipes have the same name, ``out`` is given without recipes, or
-            nothing can be downloaded.
+        ValueError: Two different recipes have the same name, or ``out`` is given without recipes.
     """
     from protosphere.cli.devices import resolve_device
     from protosphere.cli.progress import progress_bar
@@ -139,11 +136,9 @@ def open_runs(
     _check_folders(out, recipes)
     for recipe in recipes.values():
         check_recipe(recipe)
-    known = [
-        recipes[target] if target in recipes else read_run_recipe(RunFolder(target), overrides)
-        for target in targets
-    ]
-    check_download(known, download=download and not downloads_others)
+    for target in targets:
+        if target not in recipes:
+            read_run_recipe(RunFolder(target), overrides)
     for target in targets:
         folder, own = Path(target), recipes.get(target)
         if own is not None:

@@ -195,7 +195,6 @@ def transfer(
             overrides=overrides or [],
             checkpoint=checkpoint,
             download=download,
-            downloads_others=has_names,
         ):
             rows: list[TransferRow] = []
             for name, _ in names:

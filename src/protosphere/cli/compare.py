@@ -13,7 +13,7 @@ from protosphere.cli.output_files import Overwrite
 from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 from protosphere.cli.program import program_name
 from protosphere.cli.text import echo
-from protosphere.cli.unused_options import check_download, refuse_unused
+from protosphere.cli.unused_options import refuse_unused
 
 if TYPE_CHECKING:
     from protosphere.recipes.schema import Recipe
@@ -108,8 +108,6 @@ def compare(
         if as_json and plot is None:
             refuse_unused({"--metric": metric}, "with --json, which has all metrics")
         shown = select_metrics(metric or [])
-        if download:
-            _check_download(targets, overrides or [], is_trained=bool(seeds or seed_list))
         comparison = run_comparison(
             targets,
             out=out,
@@ -139,22 +137,6 @@ def compare(
         echo(f"Not complete: {are_missing}; the same command continues", err=True)
     if comparison.pending or comparison.failures:
         raise typer.Exit(1)
-
-
-def _check_download(targets: list[str], overrides: list[str], *, is_trained: bool) -> None:
-    """Refuse ``--download`` if no run is trained, or nothing can be downloaded."""
-    from protosphere.recipes.loading import read_recipe, read_run_recipe
-    from protosphere.runs import RunFolder
-    from protosphere.studies.common import check_targets_exist, is_run_target
-    from protosphere.studies.compare_plan import run_folders
-
-    check_targets_exist(targets)
-    recipes = [read_recipe(one, overrides) for one in targets if not is_run_target(one)]
-    if not recipes and not is_trained:
-        refuse_unused({"--download": True}, "on run folders without --seeds: nothing is trained")
-    folders = [path for one in targets if is_run_target(one) for path in run_folders(Path(one))]
-    recipes += [read_run_recipe(RunFolder(path)) for path in folders]
-    check_download(recipes, download=True)
 
 
 def _read_seeds(number: int | None, listed: str | None) -> list[int] | None:

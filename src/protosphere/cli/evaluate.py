@@ -17,7 +17,7 @@ from protosphere.cli.options import (
 )
 from protosphere.cli.output_files import Overwrite
 from protosphere.cli.plot_files import check_plot, plot_option, save_plot
-from protosphere.cli.unused_options import check_data_overrides, check_download, refuse_unused
+from protosphere.cli.unused_options import check_data_overrides
 
 if TYPE_CHECKING:
     from protosphere.evaluation.evaluate import Evaluation
@@ -102,8 +102,7 @@ def evaluate(
         )
         from protosphere.recipes.loading import load_run
 
-        check_plot(plot, overwrite=overwrite, others={"--csv": classes_csv})
-        refuse_unused({"--all": show_all and as_json}, "with --json, which has all metrics")
+        check_plot(plot, overwrite=overwrite)
         if classes_csv is not None:
             check_new_file("--csv", classes_csv, suffixes=(".csv",), overwrite=overwrite)
         trains = not _TRAINED.isdisjoint(probe or [])
@@ -119,7 +118,6 @@ def evaluate(
                 download=download,
                 progress=progress,
             )
-        check_download([loaded.recipe], download=download)
         with progress_bar("evaluating") as progress:
             evaluation = loaded.evaluate(split=split, progress=progress)
         if classes_csv is not None:

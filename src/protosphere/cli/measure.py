@@ -107,7 +107,7 @@ def measure(
         from protosphere.data.feature_files import read_features, write_features
         from protosphere.metrics import measure_detailed
 
-        check_plot(plot, overwrite=overwrite, others={"--save": save})
+        check_plot(plot, overwrite=overwrite)
         device = resolve_device(device)
         memory_budget = _num_bytes(memory)
         keys = {"features": features, "labels": labels, "prototypes": prototypes, "bias": bias}

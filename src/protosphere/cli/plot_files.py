@@ -1,12 +1,9 @@
 """``--plot FILE``: checked before the work, written after it."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-
-from protosphere.cli.unused_options import refuse_unused
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,24 +22,17 @@ def plot_option(content: str) -> Any:
     )
 
 
-def check_plot(
-    path: Path | None, *, overwrite: bool, others: Mapping[str, Path | None] | None = None
-) -> None:
+def check_plot(path: Path | None, *, overwrite: bool) -> None:
     """Check that a figure can be drawn and written, before anything is computed.
 
     Args:
         path: Value of ``--plot``; None if it was not given.
         overwrite: Whether a file that exists may be replaced.
-        others: Other options of the command that name a file to write, by their names.
 
     Raises:
-        ValueError: The file cannot be written, exists, or has another suffix; or there is no file
-            that could be replaced.
+        ValueError: The file cannot be written, exists, or has another suffix.
         ImportError: matplotlib is not installed.
     """
-    files = {"--plot": path, **(others or {})}
-    if all(file is None for file in files.values()):
-        refuse_unused({"--overwrite": overwrite}, f"without {' or '.join(files)}")
     if path is None:
         return
     from protosphere.cli.output_files import check_new_file

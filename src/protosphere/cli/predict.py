@@ -9,7 +9,6 @@ import typer
 
 from protosphere.cli.options import BatchSize, CheckpointChoice, Device, Format, RunPath
 from protosphere.cli.output_files import Overwrite
-from protosphere.cli.unused_options import refuse_unused
 
 if TYPE_CHECKING:
     from protosphere.data.image_files import LoadedImage
@@ -60,9 +59,7 @@ def predict(
         from protosphere.data.image_files import find_images, load_images
         from protosphere.recipes.loading import load_run
 
-        if out is None:
-            refuse_unused({"--overwrite": overwrite}, "without --out")
-        else:
+        if out is not None:
             check_new_file("--out", out, suffixes=(".csv", ".json"), overwrite=overwrite)
             if output_format not in (None, out.suffix[1:]):
                 raise ValueError(

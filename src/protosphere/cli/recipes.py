@@ -27,7 +27,6 @@ def recipes(
 
     with report_errors():
         from protosphere.recipes import catalog
-        from protosphere.recipes.effects import check_effects
         from protosphere.recipes.loading import read_recipe
         from protosphere.recipes.schema import json_schema
 
@@ -40,7 +39,6 @@ def recipes(
             return
         if name is not None:
             recipe = read_recipe(name, overrides or [])
-            check_effects(recipe)
             typer.echo(printable_lines(recipe.to_yaml()), nl=False)
             return
         for names, description in catalog.groups():

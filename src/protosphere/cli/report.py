@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from protosphere.cli.output_files import Overwrite
-from protosphere.cli.unused_options import refuse_unused
 
 
 def report(
@@ -49,7 +48,6 @@ def report(
     with report_errors():
         check_packages()
         if watch:
-            refuse_unused({"--overwrite": overwrite}, "with --watch, which writes no file")
             _watch(sources, out, port)
             return
         if port is not None:

@@ -11,7 +11,7 @@ from protosphere.cli.options import AsJson, Device, Download
 from protosphere.cli.output_files import Overwrite
 from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 from protosphere.cli.text import echo, to_json
-from protosphere.cli.unused_options import check_download, refuse_unused
+from protosphere.cli.unused_options import refuse_unused
 
 if TYPE_CHECKING:
     from protosphere.studies.reproduce import TargetPlan
@@ -123,7 +123,6 @@ def reproduce(
         if target in (_LIST, _BEHAVIORS):
             options = {
                 "--plot": plot,
-                "--overwrite": overwrite,
                 "--scale": scale,
                 "--row": row,
                 "--column": column,
@@ -132,9 +131,6 @@ def reproduce(
                 "--transfer-set": transfer_set,
                 "--imagenet-c": imagenet_c,
                 "--dry-run": dry_run,
-                "--yes": yes,
-                "--device": None if device == "auto" else device,
-                "--download": download,
             }
             refuse_unused(options, f"on `{target}`: it is for a table or a figure")
             if target == _LIST:
@@ -163,8 +159,6 @@ def reproduce(
         sets = _read_sets(plan, transfer_set or [])
         unused = None if target == _CORRUPTIONS else imagenet_c
         refuse_unused({"--imagenet-c": unused}, f"on {target}: it is for {_CORRUPTIONS}")
-        recipes = [] if plan.transfer_sets else [run.recipe for run in plan.runs.values()]
-        check_download(recipes, download=download)
         if dry_run:
             print_plan(plan, as_json=as_json)
             return

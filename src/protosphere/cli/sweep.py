@@ -18,7 +18,6 @@ from protosphere.cli.options import (
 from protosphere.cli.output_files import Overwrite
 from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 from protosphere.cli.program import program_name
-from protosphere.cli.unused_options import check_download
 
 if TYPE_CHECKING:
     from protosphere.runs.sweeps import SweepRecord
@@ -67,14 +66,13 @@ def sweep(
         ),
     ] = None,
     seed: Annotated[
-        int | None,
+        int,
         typer.Option(
             help="Seed of the samplers tpe and random; training has the seed of the recipe.",
             min=0,
             max=MAX_INTEGER,
-            show_default="0",
         ),
-    ] = None,
+    ] = 0,
     prune: Annotated[
         bool,
         typer.Option(
@@ -126,7 +124,6 @@ def sweep(
         varied = [*(over or []), *(more or [])]
         _check_overrides(overrides or [], varied)
         recipe = read_recipe(recipe_name, overrides or [])
-        check_download([recipe], download=download)
         with catch_signals() as stop_requested, SweepDisplay() as display:
             record = run_sweep(
                 recipe,

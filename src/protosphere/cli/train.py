@@ -14,7 +14,6 @@ from protosphere.cli.loggers import LoggerName
 from protosphere.cli.options import Device, Download, Overrides, RecipeName
 from protosphere.cli.program import program_name
 from protosphere.cli.text import count, echo
-from protosphere.cli.unused_options import check_download
 
 if TYPE_CHECKING:
     from protosphere.data.datasets import ImageDataset
@@ -69,7 +68,6 @@ def train(
                 recipe = world.from_first(
                     lambda: _read_recipe(recipe_name, out, overrides or [], resume=resume)
                 )
-                check_download([recipe], download=download)
                 program, run = program_name(), shlex.quote(str(out))
                 train_run(
                     recipe,

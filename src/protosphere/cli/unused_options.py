@@ -1,12 +1,12 @@
-"""Options that would have no effect beside others: refused, not ignored."""
+"""Options that would have no effect beside others: refused, not ignored.
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+What permits something, such as ``--download`` and ``--overwrite``, is accepted where nothing needs
+the permission, so that scripts can always give it.
+"""
+
+from collections.abc import Mapping, Sequence
 
 from protosphere.runs.recipe_keys import is_compared
-
-if TYPE_CHECKING:
-    from protosphere.recipes.schema import Recipe
 
 
 def refuse_unused(options: Mapping[str, object], because: str) -> None:
@@ -49,23 +49,3 @@ def check_data_overrides(overrides: Sequence[str], *, others: Sequence[str] = ()
             raise ValueError(
                 f"--set {key} has no effect here: only where the data are can be overridden"
             )
-
-
-def check_download(recipes: "Iterable[Recipe]", *, download: bool) -> None:
-    """Refuse ``--download`` for data that cannot be downloaded.
-
-    Args:
-        recipes: The recipes whose data are read.
-        download: Whether ``--download`` was given.
-
-    Raises:
-        ValueError: It was, and the data of none of the recipes can be downloaded.
-    """
-    from protosphere.recipes.datasets import DATASETS
-
-    sources = {recipe.data.source for recipe in recipes}
-    if download and sources and not any(DATASETS[source].can_download for source in sources):
-        raise ValueError(
-            f"--download has no effect on data.source {', '.join(sorted(sources))}, which cannot "
-            "be downloaded"
-        )

@@ -172,12 +172,10 @@ class DatasetEntry(Generic[SomeData]):
     Attributes:
         settings: The keys that a recipe can set under ``data``.
         load: Loads the dataset.
-        can_download: Whether a missing dataset can be downloaded.
     """
 
     settings: type[SomeData]
     load: Callable[[SomeData, LoadOptions], ImageDataset]
-    can_download: bool = False
 
 
 def _load_torchvision(data: TorchvisionData, options: LoadOptions) -> ImageDataset:
@@ -202,15 +200,13 @@ def _load_synthetic(data: SyntheticData, options: LoadOptions) -> ImageDataset:
 
 DATASETS: dict[str, DatasetEntry[Any]] = {
     "digits": DatasetEntry(DigitsData, lambda *_: load_digits()),
-    "mnist": DatasetEntry(TorchvisionData, _load_torchvision, can_download=True),
-    "fashion-mnist": DatasetEntry(TorchvisionData, _load_torchvision, can_download=True),
-    "kmnist": DatasetEntry(TorchvisionData, _load_torchvision, can_download=True),
-    "cifar10": DatasetEntry(TorchvisionData, _load_torchvision, can_download=True),
-    "cifar100": DatasetEntry(TorchvisionData, _load_torchvision, can_download=True),
+    "mnist": DatasetEntry(TorchvisionData, _load_torchvision),
+    "fashion-mnist": DatasetEntry(TorchvisionData, _load_torchvision),
+    "kmnist": DatasetEntry(TorchvisionData, _load_torchvision),
+    "cifar10": DatasetEntry(TorchvisionData, _load_torchvision),
+    "cifar100": DatasetEntry(TorchvisionData, _load_torchvision),
     "flowers102": DatasetEntry(
-        FlowersData,
-        lambda data, options: load_flowers102(data.root, download=options.download),
-        can_download=True,
+        FlowersData, lambda data, options: load_flowers102(data.root, download=options.download)
     ),
     "arrays": DatasetEntry(ArraysData, lambda data, _: load_arrays(data.path)),
     "folder": DatasetEntry(FolderData, _load_folder),

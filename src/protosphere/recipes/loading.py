@@ -20,7 +20,6 @@ from protosphere.evaluation.export import ExportPart, export_model
 from protosphere.evaluation.predict import Predictions, predict_images
 from protosphere.evaluation.probes import PROBES, ProbeName, ProbeResult, run_probes
 from protosphere.recipes import build, catalog
-from protosphere.recipes.effects import check_run_overrides
 from protosphere.recipes.monitor import load_best_checkpoint
 from protosphere.recipes.schema import (
     Recipe,
@@ -331,7 +330,6 @@ def load_run(
         RecipeError: An override is not valid.
     """
     folder = RunFolder(path)
-    check_run_overrides(overrides)
     recipe = read_run_recipe(folder, overrides)
     weights = _load_checkpoint(folder, recipe, checkpoint)
     names, data = tuple(read_class_names(folder)), DataMetadata.read(folder)

@@ -19,8 +19,7 @@ class QueueSettings(Section):
     max_age: int | None = Field(
         None,
         ge=1,
-        description="Steps after which a feature is no longer used, fewer than size holds; null "
-        "means no limit but size.",
+        description="Steps after which a feature is no longer used; null means no limit but size.",
     )
 
     rescale: bool = Field(

@@ -14,7 +14,6 @@ from protosphere.data.loaders import MemoryLoader
 from protosphere.evaluation import evaluate
 from protosphere.parallel.launch import PeerError, World
 from protosphere.recipes import build, reports
-from protosphere.recipes.effects import check_effects
 from protosphere.recipes.initialization import (
     Initialization,
     check_resumed_source,
@@ -101,7 +100,6 @@ def run_recipe(
         An event at the end of each epoch and every ``report_every`` steps.
 
     Raises:
-        RecipeError: A setting of a new run has no effect, or the settings do not fit the data.
         RunFolderError: The folder is in use, belongs to another recipe or other data, or is
             damaged.
         TrainingError: The loss is not finite; the message names the last checkpoint.
@@ -224,8 +222,6 @@ def _make_plan(
         init_from = read_initialization(folder)  # It was killed before its first checkpoint.
     if not is_new and init_from is not None:
         check_resumed_source(folder, init_from)
-    if is_new:
-        check_effects(recipe, num_train=len(dataset.train))
     if is_new and init_from is None:
         _check_frozen(recipe)
     elif is_new and init_from is not None:

@@ -9,12 +9,10 @@ from typing import Any
 import torch
 
 from protosphere.recipes.build import load_dataset
-from protosphere.recipes.effects import check_effects
 from protosphere.recipes.loading import read_run_recipe
 from protosphere.recipes.runner import run_recipe
 from protosphere.recipes.schema import Recipe, RecipeError, find_difference
 from protosphere.runs import RunFolder, RunFolderError
-from protosphere.runs.checkpoints import has_checkpoint
 from protosphere.runs.comparison import COMPARISON_FILE, Comparison, write_comparison
 from protosphere.runs.folder import RunFolderInUseError
 from protosphere.storage import StorageError
@@ -86,8 +84,7 @@ def run_comparison(
         other processes still use.
 
     Raises:
-        RecipeError: A target is no recipe, an override is not valid, or a setting of a run that is
-            to be trained has no effect.
+        RecipeError: A target is no recipe, or an override is not valid.
         RunFolderError: A folder is no run, or holds a run of another recipe or other data.
         NoCompleteRunError: No run is complete, because all of them have failed or the comparison
             was stopped before.
@@ -99,7 +96,6 @@ def run_comparison(
     plan = plan_comparison(targets, out=out, seeds=seeds, overrides=overrides, baseline=baseline)
     outcomes = _read_runs(plan, out)
     missing = [run for run in plan.runs if run.key not in outcomes]
-    _check_settings(missing)
     _check_images(missing, download=download)
     _create_folder(out)
     train = _create_trainer(device, download=download) if train is None else train
@@ -225,13 +221,6 @@ def _read_runs(plan: ComparisonPlan, out: Path) -> Outcomes:
             outcomes[run.key] = read_result(run, out)
     check_same_data(plan, outcomes)
     return outcomes
-
-
-def _check_settings(missing: Sequence[PlannedRun]) -> None:
-    """Refuse settings without effect before anything is trained."""
-    for run in missing:
-        if not has_checkpoint(RunFolder(run.folder).checkpoints):
-            check_effects(run.recipe)
 
 
 def _check_images(missing: Sequence[PlannedRun], *, download: bool) -> None:

@@ -142,7 +142,7 @@ def _read_methods(targets: Sequence[str], overrides: Sequence[str]) -> list[_Met
             method.is_trained = True
             method.targets.append(target)
             continue
-        for folder in run_folders(Path(target)):
+        for folder in _run_folders(Path(target)):
             try:
                 recipe = read_run_recipe(RunFolder(folder), overrides)
             except RecipeError as error:
@@ -158,15 +158,8 @@ def _read_methods(targets: Sequence[str], overrides: Sequence[str]) -> list[_Met
     return methods
 
 
-def run_folders(folder: Path) -> list[Path]:
-    """Return the folder itself if it is a run, otherwise the runs that it contains.
-
-    Args:
-        folder: The folder.
-
-    Raises:
-        RunFolderError: It is no run and contains none.
-    """
+def _run_folders(folder: Path) -> list[Path]:
+    """Return the folder itself if it is a run, otherwise the runs that it contains."""
     if (folder / "recipe.yaml").exists():
         return [folder]
     found = sorted(path.parent for path in folder.glob("*/recipe.yaml"))

@@ -70,7 +70,7 @@ def run_sweep(
     *,
     trials: int | None = None,
     sampler: SamplerName | None = None,
-    seed: int | None = None,
+    seed: int = 0,
     prune: bool = True,
     metric: Metric | None = None,
     storage: str | None = None,
@@ -97,8 +97,7 @@ def run_sweep(
         trials: Number of trials; None for all combinations of grids.
         sampler: How settings are chosen; None for ``"grid"`` if all settings are grids and
             ``trials`` is None, and for ``"tpe"`` otherwise.
-        seed: Seed of the sampler, not for ``"grid"``; None for 0. The seed of training is that of
-            the recipe.
+        seed: Seed of the sampler. The seed of training is that of the recipe.
         prune: Whether a trial ends early if its evaluations are worse than the median of the
             others at the same epoch.
         metric: Metric to choose by; None for the one that the recipe monitors, or accuracy.

@@ -39,7 +39,7 @@ def create_plan(
     *,
     trials: int | None = None,
     sampler: SamplerName | None = None,
-    seed: int | None = None,
+    seed: int = 0,
     prune: bool = True,
     metric: Metric | None = None,
 ) -> SweepRecord:
@@ -50,7 +50,7 @@ def create_plan(
         over: What is varied.
         trials: Number of trials.
         sampler: How settings are chosen.
-        seed: Seed of the sampler, not for ``"grid"``; None for 0.
+        seed: Seed of the sampler.
         prune: Whether trials are pruned.
         metric: Metric to choose by.
 
@@ -71,11 +71,6 @@ def create_plan(
             raise SweepError(
                 f"--sampler grid runs all {combinations} combinations: --trials must not be given"
             )
-        if seed is not None:
-            raise SweepError(
-                f"--seed has no effect with --sampler grid, which runs all {combinations} "
-                "combinations"
-            )
         trials = combinations
     elif trials is None:
         ranges = [setting.key for setting in settings if setting.kind != "grid"]
@@ -95,7 +90,7 @@ def create_plan(
         direction="minimize" if chosen in _MINIMIZED else "maximize",
         num_validation=None,
         sampler=sampler,
-        seed=seed or 0,
+        seed=seed,
         prune=prune,
         num_trials=trials,
         settings=settings,

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from protosphere.recipes.effects import check_effects
 from protosphere.recipes.schema import Recipe, RecipeError, apply_overrides
 from protosphere.recipes.schema.text import parse_value
 from protosphere.report.phase_diagram import format_value
@@ -167,13 +166,6 @@ def trial_recipe(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
     return changed
 
 
-def _check_trial(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of a trial that is to be trained."""
-    changed = trial_recipe(recipe, values)
-    check_effects(changed)
-    return changed
-
-
 def final_recipe(recipe: Recipe) -> Recipe:
     """Return the recipe of a trial for training on all images, named after the sweep.
 
@@ -222,10 +214,10 @@ def check_settings(recipe: Recipe, settings: Sequence[SweepSetting]) -> tuple[Sw
     first = {key: values[0] for key, values in zip(keys, choices, strict=True)}
     for key, values in zip(keys, choices, strict=True):
         for value in values:
-            _check_trial(recipe, first | {key: value})
+            trial_recipe(recipe, first | {key: value})
     if math.prod(map(len, choices)) <= _MAX_CHECKED:
         for combination in itertools.product(*choices):
-            _check_trial(recipe, dict(zip(keys, combination, strict=True)))
+            trial_recipe(recipe, dict(zip(keys, combination, strict=True)))
     return tuple(
         replace(setting, integer=setting.integer and not _takes_fractions(recipe, first, setting))
         for setting in settings

@@ -94,8 +94,8 @@ class ParameterGroups:
 
         Raises:
             ValueError: No parameter requires a gradient, a multiplier is for a part without such
-                parameters, there is nothing to exclude from weight decay, or ``layer_decay`` is
-                given and timm cannot number the layers of the backbone.
+                parameters, or ``layer_decay`` is given and timm cannot number the layers of the
+                backbone.
             ImportError: ``layer_decay`` is given and timm is not installed.
         """
         trainable = {name: p for name, p in objective.named_parameters() if p.requires_grad}
@@ -152,11 +152,6 @@ class ParameterGroups:
         listed: set[str] = getattr(backbone, "no_weight_decay", set)()
         for pattern in listed:  # timm has names and patterns of names.
             names |= set(fnmatch.filter(trainable, f"{prefix}{pattern}"))
-        if not names:
-            raise ValueError(
-                f"exclude_from_decay must be none for a model that trains no norms and no biases, "
-                f"got {self.exclude_from_decay}"
-            )
         return names
 
 

@@ -270,8 +270,7 @@ class CheckpointSettings(Section):
     patience: int | None = Field(
         None,
         ge=1,
-        description="Stop after this many evaluations in a row without a new best. A run must have "
-        "at least two evaluations more.",
+        description="Stop after this many evaluations in a row without a new best.",
     )
 
     @model_validator(mode="after")
