@@ -1,18 +1,17 @@
 """Class means against a float64 oracle, for any batches, order, dtype and number of processes."""
 
 import itertools
-import os
-import socket
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from protosphere.classifiers import ClassMeans, class_means, class_scatter, empty_means
+from support.processes import run_forked
 
 NUM_CLASSES = 5
 NUM_RANKS = 3
@@ -88,9 +87,11 @@ def test_batches_and_order_do_not_matter(cuts: list[int], order: list[int], weig
     assert bool(result.means[NUM_CLASSES].isnan().all()), "a class without samples has no mean"
 
 
-def _check_all_reduce(rank: int, world_size: int, port: int) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=world_size)
+def _check_all_reduce(rank: int, world_size: int, address: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=address, rank=rank, world_size=world_size
+    )
     features, labels = random_samples("gaussian")
 
     def indices(of_rank: int) -> Tensor:
@@ -111,11 +112,8 @@ def _check_all_reduce(rank: int, world_size: int, port: int) -> None:
 
 
 @pytest.mark.whole_program
-def test_all_reduce_gives_the_means_of_all_ranks() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(_check_all_reduce, (NUM_RANKS, port), nprocs=NUM_RANKS)
+def test_all_reduce_gives_the_means_of_all_ranks(tmp_path: Path) -> None:
+    run_forked(_check_all_reduce, (NUM_RANKS, f"file://{tmp_path}/store"), count=NUM_RANKS)
 
 
 ROWS, LABELS = torch.ones(3, 2), torch.zeros(3, dtype=torch.long)

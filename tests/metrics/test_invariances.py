@@ -16,6 +16,7 @@ from torchmetrics import MetricCollection
 from protosphere.geometry.class_statistics import Space
 from protosphere.metrics import NeuralCollapse, measure
 from support.clouds import STREAMING, Cloud, cloud, defined
+from support.processes import run_forked
 
 clouds = st.builds(
     cloud,
@@ -137,7 +138,7 @@ def test_three_processes(tmp_path: Path) -> None:
     with torch.multiprocessing.Manager() as manager:
         shared = manager.dict()
         arguments = (world_size, f"file://{tmp_path}/store", shared)
-        torch.multiprocessing.spawn(_run_process, arguments, nprocs=world_size)
+        run_forked(_run_process, arguments, count=world_size)
         results = dict(shared)
     for space in SPACES:
         expected = measure(

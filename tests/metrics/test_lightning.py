@@ -79,7 +79,7 @@ def test_training_and_validation(tmp_path) -> None:
 
 def test_two_processes(tmp_path) -> None:
     module = Module()
-    trainer = _trainer(tmp_path, devices=2, strategy="ddp_spawn")
+    trainer = _trainer(tmp_path, devices=2, strategy="ddp_fork")
     trainer.validate(module, _loader(), verbose=False)
     for name, value in _expected(module).items():
         assert float(trainer.callback_metrics[name]) == pytest.approx(value, rel=1e-5, abs=1e-7), (

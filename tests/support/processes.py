@@ -84,6 +84,16 @@ def forkserver_context(*modules: str) -> ForkServerContext:
     return context
 
 
+def run_forked(function: Callable[..., None], arguments: tuple[Any, ...], *, count: int) -> None:
+    """Call ``function(rank, *arguments)`` in processes of their own, of any module."""
+    import torch.multiprocessing
+
+    forkserver_context()
+    torch.multiprocessing.start_processes(
+        function, arguments, nprocs=count, start_method="forkserver"
+    )
+
+
 @contextmanager
 def gloo_processes(*modules: str) -> Iterator[Processes]:
     """Start the processes, which import these modules once, and end them on exit."""
