@@ -40,16 +40,19 @@ def _fill(words: list[str], run: Path, images: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("evaluate RUN --set checkpoint.keep=3", "--set checkpoint.keep has no effect here: on"),
-        ("evaluate RUN --set training.fsdp=true", "--set training.fsdp has no effect here: onl"),
-        ("evaluate RUN --set probe.lr=3", "--set probe.lr has no effect here: only where the data"),
+        ("evaluate RUN --set checkpoint.keep=3", "--set checkpoint.keep has no effect here: it"),
+        ("evaluate RUN --set training.fsdp=true", "--set training.fsdp has no effect here: it"),
+        (
+            "evaluate RUN --set probe.lr=3",
+            "--set probe.lr has no effect here: it must be a setting of data or evaluation.metrics",
+        ),
         (
             "export RUN --out x.onnx --set training.compile=false",
-            "--set training.compile has no effect here: only where the data are can be overridden",
+            "--set training.compile has no effect here: it must be a setting of data",
         ),
         (
             "evaluate RUN --probe knn --set probe.lr=3",
-            "--set probe.lr has no effect here: only whe",
+            "--set probe.lr has no effect here: it must be",
         ),
         (
             "compare digits-ce --seeds 10000000000",
@@ -153,12 +156,3 @@ def test_settings_for_several_processes_are_named_on_one(tmp_path: Path) -> None
     output = run_command(*command, "--out", tmp_path / "run")
     assert output.count("training.fsdp has no effect on one process\n") == 1
     assert "shard_prototypes" not in output
-
-
-def test_a_number_of_processes_without_their_ranks_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
-    message = refusal("train", "digits-ce", "--out", "x")
-    assert message.startswith("the environment variable WORLD_SIZE (2) has no effect without LOCAL")

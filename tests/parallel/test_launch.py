@@ -31,3 +31,18 @@ def test_processes_that_join_again_do_not_read_what_the_first_group_stored(
         with open_world("cpu"):
             pass
     assert found == [False, False]
+
+
+@pytest.mark.bad_input
+def test_a_number_of_processes_without_their_ranks_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    message = r"WORLD_SIZE \(2\) must come with LOCAL_RANK; torchrun sets all of them"
+    with pytest.raises(ValueError, match=message), open_world("cpu"):
+        pass
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with open_world("cpu") as (world, _):
+        assert world.size == 1

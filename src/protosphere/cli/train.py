@@ -1,7 +1,6 @@
 """``protosphere train``: train a recipe into a run folder, with progress; stop and resume."""
 
 import logging
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -62,7 +61,6 @@ def train(
         from protosphere.cli.devices import resolve_device
         from protosphere.parallel.launch import PeerError, open_world
 
-        _check_environment()
         try:
             with open_world(resolve_device(device)) as (world, own_device):
                 recipe = world.from_first(
@@ -83,17 +81,6 @@ def train(
                 )
         except PeerError:
             raise typer.Exit(1) from None  # The process that failed has said why.
-
-
-def _check_environment() -> None:
-    """Refuse variables of several processes without the others: each would train on its own."""
-    size = os.environ.get("WORLD_SIZE", "1")
-    missing = [name for name in ("RANK", "LOCAL_RANK") if name not in os.environ]
-    if size != "1" and missing:
-        raise ValueError(
-            f"the environment variable WORLD_SIZE ({size}) has no effect without "
-            f"{' and '.join(missing)}: torchrun sets all of them"
-        )
 
 
 def _read_recipe(
@@ -156,13 +143,13 @@ def train_run(
         epochs = recipe.schedule.epochs
         is_new = not (resume and has_checkpoint(RunFolder(out).checkpoints))
         where = device if world.size == 1 else f"{world.size} processes ({device})"
+        notes = _unused_on_one_process(recipe) if world.size == 1 else []
         print_header = cache(
-            lambda *notes: _print_header(recipe, dataset, device, where, out, *notes, is_new=is_new)
+            lambda: _print_header(recipe, dataset, device, where, out, notes, is_new=is_new)
         )
-        unused = _unused_on_one_process(recipe) if world.size == 1 else []
 
         def should_stop() -> bool:
-            print_header(*unused)  # After the first step nothing can be refused any more.
+            print_header()  # After the first step nothing can be refused any more.
             return stop_requested()
 
         show = TrainProgress(epochs, recipe.split, recipe.checkpoint.monitor)
@@ -288,7 +275,7 @@ def coinciding_note(best: "BestEvaluation | None", recipe: "Recipe", folder: "Ru
 
 
 def _unused_on_one_process(recipe: "Recipe") -> list[str]:
-    """Return sentences on settings for several processes, which divide a model."""
+    """Return a sentence for each setting that only has an effect on several processes."""
     keys = {
         "training.fsdp": recipe.training.fsdp,
         "loss.shard_prototypes": getattr(recipe.loss, "shard_prototypes", False),
@@ -302,7 +289,8 @@ def _print_header(
     device: str,
     where: str,
     out: Path,
-    *notes: str,
+    notes: Sequence[str],
+    *,
     is_new: bool,
 ) -> None:
     from protosphere.cli.devices import device_limits

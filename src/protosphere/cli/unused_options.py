@@ -33,19 +33,20 @@ def check_data_overrides(overrides: Sequence[str], *, others: Sequence[str] = ()
     """Refuse values of ``--set`` that have no effect on a run that has been trained.
 
     Args:
-        overrides: Each ``dotted.path=value``. Those of data say where they are.
-        others: Further sections and keys that have an effect.
+        overrides: Each ``dotted.path=value``.
+        others: Sections and keys that have an effect, besides ``data``.
 
     Raises:
         ValueError: One of them has no effect.
 
     >>> check_data_overrides(["data.root=images"])
     """
+    used = ("data", *others)
     for override in overrides:
         key = override.partition("=")[0].strip()
-        is_used = any(f"{key}.".startswith(f"{one}.") for one in ("data", *others))
-        # What was trained is refused elsewhere, with what it was.
+        is_used = any(f"{key}.".startswith(f"{one}.") for one in used)
+        # Settings of training are refused when the run is loaded, with the value that it has.
         if not is_used and not is_compared(key):
             raise ValueError(
-                f"--set {key} has no effect here: only where the data are can be overridden"
+                f"--set {key} has no effect here: it must be a setting of {' or '.join(used)}"
             )

@@ -135,6 +135,17 @@ def launched_by_torchrun() -> bool:
     return {"RANK", "WORLD_SIZE", "LOCAL_RANK"} <= set(os.environ)
 
 
+def _check_alone() -> None:
+    """Raise ValueError if there are other processes: each of them would train on its own."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    missing = [name for name in ("RANK", "LOCAL_RANK") if name not in os.environ]
+    if size != "1":
+        raise ValueError(
+            f"the environment variable WORLD_SIZE ({size}) must come with {' and '.join(missing)}; "
+            "torchrun sets all of them"
+        )
+
+
 @contextmanager
 def open_world(device: str) -> Iterator[tuple[World, str]]:
     """Join the processes that torchrun has started, and leave them in the end.
@@ -149,9 +160,11 @@ def open_world(device: str) -> Iterator[tuple[World, str]]:
         The processes, and the device of this one.
 
     Raises:
-        ValueError: There are fewer GPUs on this machine than processes.
+        ValueError: There are fewer GPUs on this machine than processes, or the environment has the
+            number of processes without their ranks.
     """
     if not launched_by_torchrun():
+        _check_alone()
         yield World(), device
         return
     from torch.distributed.rendezvous import rendezvous  # noqa: PLC0415  Not in every build.

@@ -39,8 +39,8 @@ else:
         Field(discriminator="name"),
     ]
 
-# Integers are smaller.
-_INTEGERS = 2**31
+# Integers of a recipe must be less.
+_INTEGER_LIMIT = 2**31
 
 
 class Recipe(Section):
@@ -67,12 +67,12 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _refuse_huge_integers(cls, values: Any) -> Any:
-        """Refuse integers that no size or number of anything can be; torch would not say which."""
+        """Refuse integers of more than 32 bits: torch's errors do not name the setting."""
         for path, value in flatten(values).items() if isinstance(values, dict) else ():
             items = value if isinstance(value, list | tuple) else [value]
-            huge = [item for item in items if isinstance(item, int) and abs(item) >= _INTEGERS]
+            huge = [item for item in items if isinstance(item, int) and item >= _INTEGER_LIMIT]
             if huge:
-                raise ValueError(f"{path} must be less than {_INTEGERS}, got {huge[0]}")
+                raise ValueError(f"{path} must be less than {_INTEGER_LIMIT}, got {huge[0]}")
         return values
 
     @model_validator(mode="before")
