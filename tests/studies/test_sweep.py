@@ -25,7 +25,7 @@ from support.sweeps import digits_file, quick_recipe, sweep
 
 # After five trials TPE has learned, and the sixth may be pruned.
 OVER = ("optimizer.lr=log:0.001..0.3", "optimizer.momentum=0.5..0.95", "loss.temperature=0.1,0.3")
-OPTIONS: dict[str, Any] = {"trials": 6, "seed": 3}
+OPTIONS: dict[str, Any] = {"trials": 6, "seed": 3, "prune": True}
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ def test_a_trial_below_the_median_is_pruned(
             raise KeyboardInterrupt
 
     over = ("optimizer.lr=0.1,0.11,0.12,0.13,0.14,0.000001",)
-    options: dict[str, Any] = {"recipe": quick_recipe("training.batch_size=30")}
+    options: dict[str, Any] = {"recipe": quick_recipe("training.batch_size=30"), "prune": True}
     monkeypatch.setattr(SweepStudy, "report", report_and_stop)
     with pytest.raises(KeyboardInterrupt):
         sweep(tmp_path / "pruned", *over, **options)
@@ -221,9 +221,9 @@ def test_a_trial_below_the_median_is_pruned(
     worst = record.trials[5]
     assert (worst.state, worst.value, len(worst.evaluations)) == ("pruned", None, 1)
     assert [trial.state for trial in record.trials].count("pruned") == 1
-    whole = sweep(tmp_path / "whole", "optimizer.lr=0.1,0.000001", prune=False, **options)
+    whole = sweep(tmp_path / "whole", *over, recipe=options["recipe"])
     assert {trial.state for trial in whole.trials} == {"complete"}
-    assert whole.trials[1].evaluations[:1] == worst.evaluations
+    assert whole.trials[5].evaluations[:1] == worst.evaluations
 
 
 def test_two_folders_share_the_trials_of_one_storage(
@@ -304,7 +304,7 @@ def test_the_storage_of_another_sweep_is_refused(tmp_path: Path) -> None:
         ({"over": [*over, "seed=1,2"]}, "--over seed is None there and 1,2 here"),
         ({"metric": "loss"}, "--metric is accuracy there and loss here"),
         ({"seed": 1}, "--seed is 0 there and 1 here"),
-        ({"prune": False}, "--prune is True there and False here"),
+        ({"prune": True}, "--prune is False there and True here"),
     ):
         arguments: dict[str, Any] = {"recipe": recipe, "over": over, "out": out, **changes}
         with pytest.raises(SweepError, match=f"sweep holds another sweep: .*{message}"):

@@ -77,9 +77,10 @@ def sweep(
         bool,
         typer.Option(
             "--prune/--no-prune",
-            help="End a trial early whose evaluations are worse than the median of the others.",
+            help="End a trial early whose evaluations are worse than the median of the others. It "
+            "saves time, but with a cosine schedule it often ends the best trials.",
         ),
-    ] = True,
+    ] = False,
     metric: Annotated[
         Metric | None,
         typer.Option(

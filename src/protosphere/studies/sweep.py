@@ -71,7 +71,7 @@ def run_sweep(
     trials: int | None = None,
     sampler: SamplerName | None = None,
     seed: int = 0,
-    prune: bool = True,
+    prune: bool = False,
     metric: Metric | None = None,
     storage: str | None = None,
     study: str = "sweep",
@@ -99,7 +99,8 @@ def run_sweep(
             ``trials`` is None, and for ``"tpe"`` otherwise.
         seed: Seed of the sampler. The seed of training is that of the recipe.
         prune: Whether a trial ends early if its evaluations are worse than the median of the
-            others at the same epoch.
+            others at the same epoch. With a schedule that ends at a low learning rate, such as
+            cosine, the best settings are often behind until the last epochs.
         metric: Metric to choose by; None for the one that the recipe monitors, or accuracy.
         storage: URL of a database that Optuna can use, or ``journal:PATH``; None for the file
             ``sweep.db`` in the folder.

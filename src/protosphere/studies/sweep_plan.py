@@ -40,7 +40,7 @@ def create_plan(
     trials: int | None = None,
     sampler: SamplerName | None = None,
     seed: int = 0,
-    prune: bool = True,
+    prune: bool = False,
     metric: Metric | None = None,
 ) -> SweepRecord:
     """Check the arguments of a sweep and return its record without trials.
