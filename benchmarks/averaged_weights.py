@@ -1,6 +1,6 @@
 """Averaged weights on CIFAR-100 with three kinds of batch-norm statistics.
 
-ResNet-18, cross-entropy with the settings that its sweep chose, batches of 512, 100 epochs, a
+ResNet-18, cross-entropy with the settings that a first sweep chose, batches of 512, 100 epochs, a
 moving average of the weights with decay 0.999, all training images; accuracy on the test images.
 During training the average is evaluated with the average of the running statistics; at the end also
 with its own statistics, as training does it, beside the weights themselves.
@@ -26,7 +26,7 @@ from protosphere.recipes.loading import load_run
 from protosphere.runs import RunFolder
 from protosphere.runs.checkpoints import load_checkpoint
 from protosphere.training.averaged_weights import AveragedWeights, find_batch_norms
-from variants import chosen_settings
+from variants import first_settings
 
 RESULTS = harness.RESULTS / "averaged_weights.json"
 NAME = "averaged-ce"
@@ -88,8 +88,7 @@ def jobs() -> list[Job]:
         f"schedule.epochs={EPOCHS}",
         f"evaluation={{every: {EPOCHS // 10}, metrics: cheap}}",
         f"checkpoint={{every: {EPOCHS // 5}, keep: 1}}",
-        *chosen_settings("ce"),
-        "training.ema_decay=0.999",
+        *first_settings("ce"),
     )
     return [
         Job(

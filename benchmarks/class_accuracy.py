@@ -2,8 +2,8 @@
 
 ``write_class_accuracy`` writes class_accuracy.json into the folder of a complete run. The other
 functions compare the runs of a folder, GROUP/GROUP-METHOD-SEED, with those of cross-entropy of the
-same seeds. All runs are tested on the same images, so that standard errors over seeds say nothing
-about other test images.
+same seeds; class_tables.py shows them. All runs are tested on the same images, so that standard
+errors over seeds say nothing about other test images.
 """
 
 import itertools
@@ -26,10 +26,13 @@ from protosphere.runs.arrays import read_arrays
 
 FILE = "class_accuracy.json"
 BASELINE = "ce"
+# Mean cosines in the file, and the arrays that they are of.
+COSINES = {
+    "superclass_cosines": "class_cosines",
+    "superclass_prototype_cosines": "prototype_cosines",
+}
 # Pairs of classes that are confused most often, of the 4,950 of CIFAR-100.
 NUM_PAIRS = 100
-# Classes with the largest losses and gains in the table.
-NUM_CLASSES_SHOWN = 5
 
 Array = NDArray[np.float64]
 
@@ -108,8 +111,9 @@ def write_class_accuracy(folder: Path, device: str) -> None:
     The file has, in the order of the classes: ``num_images``, the number of test images;
     ``accuracy`` of the head and ``nearest_mean_accuracy`` on them; ``nearest_class``, the class
     whose centered mean of training features has the largest cosine with that of the class, and
-    ``nearest_cosine``. The list ``errors`` has a triple for each kind of error: true class,
-    predicted class, number.
+    ``nearest_cosine``; the mean cosine of centered class means within superclasses and between
+    them, ``superclass_cosines``, and of prototypes, ``superclass_prototype_cosines``. The list
+    ``errors`` has a triple for each kind of error: true class, predicted class, number.
 
     Args:
         folder: The run folder.
@@ -134,10 +138,29 @@ def write_class_accuracy(folder: Path, device: str) -> None:
         "nearest_mean_accuracy": (hits / counts).tolist(),
         "nearest_class": cosines.argmax(1).tolist(),
         "nearest_cosine": cosines.max(1).round(4).tolist(),
+        **{
+            name: superclass_cosines(run.class_names, arrays[array])
+            for name, array in COSINES.items()
+        },
         "errors": [[int(i), int(j), int(confusion[i, j])] for i, j in wrong],
     }
     lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in columns.items()]
     (folder / FILE).write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def superclass_cosines(names: Sequence[str], cosines: NDArray[Any]) -> list[float | None]:
+    """Return the mean cosine of two classes of the same superclass, and of different ones.
+
+    None stands for a mean over no classes, as with classes that are not of CIFAR-100.
+
+    Args:
+        names: Name of each class.
+        cosines: Cosine of each pair of classes.
+    """
+    return [
+        round(float(cosines[mask].mean(dtype=np.float64)), 4) if mask.any() else None
+        for mask in _superclass_masks(original_names(names))
+    ]
 
 
 def read_records(folder: Path) -> dict[str, dict[int, dict[str, Any]]]:
@@ -229,18 +252,24 @@ def original_names(names: Sequence[str]) -> list[str]:
 
 def _kinds_of_errors(names: Sequence[str], confusions: dict[str, dict[int, Array]]) -> Array:
     """Return a mask of confusions for each kind of error: (3, classes, classes)."""
-    group = {name: key for key, members in CIFAR100_SUPERCLASSES.items() for name in members}
-    # A class that is not of CIFAR-100 is a superclass of its own.
-    groups = np.array([group.get(name, name) for name in names])
-    off_diagonal = ~np.eye(len(names), dtype=bool)
-    within = (groups[:, None] == groups[None]) & off_diagonal
+    within, between = _superclass_masks(names)
     # Every loss has the same weight: the pairs of one of them would suit the others too well.
     mean = np.mean([np.mean(list(seeds.values()), axis=0) for seeds in confusions.values()], axis=0)
     both = np.triu(mean + mean.T, 1)
     first, second = np.unravel_index(np.argsort(-both, axis=None)[:NUM_PAIRS], both.shape)
     pairs = np.zeros_like(within)
     pairs[first, second] = both[first, second] > 0
-    return np.array([within, ~within & off_diagonal, pairs | pairs.T], dtype=np.float64)
+    return np.array([within, between, pairs | pairs.T], dtype=np.float64)
+
+
+def _superclass_masks(names: Sequence[str]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return masks of the pairs of classes within superclasses and between them."""
+    group = {name: key for key, members in CIFAR100_SUPERCLASSES.items() for name in members}
+    # A class that is not of CIFAR-100 is a superclass of its own.
+    groups = np.array([group.get(name, name) for name in names])
+    off_diagonal = ~np.eye(len(names), dtype=bool)
+    within = (groups[:, None] == groups[None]) & off_diagonal
+    return within, ~within & off_diagonal
 
 
 def _confusion(record: dict[str, Any]) -> Array:
@@ -284,86 +313,3 @@ def _correlate_seeds(differences: dict[int, Array], values: dict[int, Array]) ->
 
 def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
-
-
-def summary_table(folder: Path) -> str:
-    """Return the differences of the losses to cross-entropy as a Markdown table.
-
-    Args:
-        folder: Folder of the runs of a group.
-    """
-    comparison = compare(read_records(folder))
-    within, between, confused = (f"{100 * value:.1f}" for value in comparison.errors)
-    lines = [
-        "| loss | seeds | accuracy | nearest class mean | deviation over classes | correlation "
-        "between seeds | with the accuracy under cross-entropy | with the cosine to the nearest "
-        "class | with nearest class means | errors within superclasses (cross-entropy: "
-        f"{within} %) | between superclasses ({between} %) | within the {NUM_PAIRS} most confused "
-        f"pairs ({confused} %) |",
-        f"|---|{'---:|' * 11}",
-    ]
-    for row in comparison.differences:
-        deviation = np.std([one.mean for one in row.classes], ddof=1)
-        cells = [
-            registry.LOSSES[row.method].title,
-            str(row.num_seeds),
-            _points(row.accuracy),
-            _points(row.nearest_mean_accuracy),
-            f"{100 * deviation:.2f}",
-            *(
-                "–" if value is None else f"{value:+.2f}"
-                for value in (
-                    row.agreement,
-                    row.with_accuracy,
-                    row.with_cosine,
-                    row.with_nearest_means,
-                )
-            ),
-            _points(row.within_superclasses),
-            _points(row.between_superclasses),
-            _points(row.confused_pairs),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def classes_table(folder: Path) -> str:
-    """Return the classes with the largest differences to cross-entropy as a Markdown table.
-
-    Args:
-        folder: Folder of the runs of a group.
-    """
-    comparison = compare(read_records(folder))
-    lines = ["| loss | largest losses | largest gains |", "|---|---|---|"]
-    for row in comparison.differences:
-        order = np.argsort([one.mean for one in row.classes], kind="stable").tolist()
-        ends = order[:NUM_CLASSES_SHOWN], order[::-1][:NUM_CLASSES_SHOWN]
-        cells = [
-            ", ".join(
-                f"{comparison.class_names[index].replace('_', ' ')} {_points(row.classes[index])}"
-                f" ({100 * comparison.accuracy[index]:.0f} %)"
-                for index in end
-            )
-            for end in ends
-        ]
-        lines.append(f"| {registry.LOSSES[row.method].title} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _points(estimate: Estimate) -> str:
-    error = "" if estimate.error is None else f" ± {100 * estimate.error:.2f}"
-    return f"{100 * estimate.mean:+.2f}{error}"
-
-
-def source(folder: Path) -> str:
-    """Return the line beneath the tables.
-
-    Args:
-        folder: Folder of the runs of a group.
-    """
-    path = next(iter(sorted(folder.glob(f"{folder.name}-{BASELINE}-*/machine.json"))))
-    machine = json.loads(path.read_text())
-    return (
-        f"{machine['device']}, torch {machine['versions']['torch']}, several runs at a time on the "
-        f"GPU; ± is a standard error over seeds; commit {machine['commit']}."
-    )

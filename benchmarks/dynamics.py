@@ -31,10 +31,10 @@ from protosphere.data.loaders import Loader
 from protosphere.recipes import registry, reports, runner
 from protosphere.runs import RunFolder
 from protosphere.training import Objective, Progress, TrainConfig
-from variants import EPOCHS, SWEPT, chosen_settings
+from sweeps import LOSSES, chosen_settings, overrides
 
 RESULTS = harness.RESULTS / "dynamics.json"
-METHODS = SWEPT
+METHODS = LOSSES
 NUM_BATCHES = 8
 SHOWN_EPOCHS = (1, 10, 20, 30, 40)
 # Columns of the results in the table: title, mean and, if there is one, standard deviation.
@@ -82,18 +82,14 @@ def jobs() -> list[Job]:
 
 
 def _job(method: str) -> Job:
-    overrides = (
+    settings = (
         f"name=cifar100-dynamics-{method}",
-        "training.batch_size=512",
-        "data.validation_fraction=0.1",
-        f"schedule.epochs={EPOCHS}",
-        f"evaluation={{every: {EPOCHS // 4}, metrics: cheap}}",
-        f"checkpoint={{every: {EPOCHS // 4}, keep: 1}}",
+        *overrides(),
         *chosen_settings(method),
         "augmentation.mixing=null",
     )
     recipe = f"cifar100-strong-{method}"
-    return Job("dynamics", _run_name(method), recipe, "cifar100", overrides, prepare=record)
+    return Job("dynamics", _run_name(method), recipe, "cifar100", settings, prepare=record)
 
 
 def _run_name(method: str) -> str:

@@ -1,30 +1,39 @@
 """Jobs of a benchmark: train recipes and benchmark the runs, several at a time, and resume.
 
-A job that was interrupted continues where it stopped, also within its training.
+A job that was interrupted continues where it stopped, also within its training. Jobs run in
+processes of their own, of which one trains at a time: several at once on one GPU are slower,
+3 × 26,000 images a second instead of 84,000. The others start up and compile meanwhile, or
+benchmark what they have trained.
 """
 
 import argparse
 import contextlib
+import fcntl
 import json
 import multiprocessing
 import os
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import harness
 from protosphere.cli.app import app
+from protosphere.recipes import runner
 from protosphere.recipes.schema import recipe_from_yaml
 from protosphere.runs import RunFolder
+from protosphere.training import Progress
 
 # Time to save checkpoints once time is up.
 _GRACE_SECONDS = 20.0
+# Locked by the job that trains.
+_TURN = "turn.lock"
+_TURN_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,7 @@ def run_job(job: Job, data: Path, runs: Path, device: str, extra: tuple[str, ...
         commands.append(["benchmark", *places, str(out)])
     if job.prepare is not None:
         job.prepare()
+    take_turns(runs / _TURN)
     log = (runs / f"{job.name}.log").open("a")
     with log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
         for command in commands:
@@ -97,6 +107,39 @@ def run_job(job: Job, data: Path, runs: Path, device: str, extra: tuple[str, ...
                 return f"{job.name}: {job.finish.__name__} failed, see {log.name}"
     (out / "done").touch()
     return f"{job.name}: done in {time.perf_counter() - started:.0f} s"
+
+
+def take_turns(path: Path) -> None:
+    """Let runs of this process train only while they hold a lock, from their first report on.
+
+    Until then, steps are compiled, which takes the GPU little. Time that a run waits is not part of
+    its images per second.
+
+    Args:
+        path: File to lock.
+    """
+    train = runner.train
+
+    def train_in_turn(*arguments: Any, **options: Any) -> Iterator[Progress]:
+        should_stop = options.get("should_stop", lambda: False)
+        with path.open("w") as turn:  # Closed, it is unlocked.
+            has_turn = False
+            for progress in train(*arguments, **options):
+                yield progress
+                while not has_turn and not should_stop():
+                    has_turn = _lock(turn)
+
+    runner.train = train_in_turn
+
+
+def _lock(file: IO[str]) -> bool:
+    """Lock a file if no other process has; otherwise wait a moment and return False."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(_TURN_SECONDS)
+        return False
+    return True
 
 
 def is_trained(folder: Path) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import averaged_weights
 import benefits_tables
-import class_accuracy
+import class_tables
 import corruptions
 import dynamics
 import embeddings
@@ -28,6 +28,7 @@ import prototypes
 import reproduction_tables
 import runs
 import scaling
+import sweeps
 import training
 import variants
 import verdict
@@ -73,12 +74,16 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     ),
     "classifiers": lambda: (runs.classifiers_table(), runs.classifiers_source()),
     "class-differences": lambda: (
-        class_accuracy.summary_table(verdict.RESULTS / "short"),
-        class_accuracy.source(verdict.RESULTS / "short"),
+        class_tables.summary_table(verdict.RESULTS / "short"),
+        class_tables.source(verdict.RESULTS / "short"),
     ),
     "changed-classes": lambda: (
-        class_accuracy.classes_table(verdict.RESULTS / "short"),
-        class_accuracy.source(verdict.RESULTS / "short"),
+        class_tables.classes_table(verdict.RESULTS / "short"),
+        class_tables.source(verdict.RESULTS / "short"),
+    ),
+    "class-similarity": lambda: (
+        class_tables.similarity_table(verdict.RESULTS / "short"),
+        class_tables.source(verdict.RESULTS / "short"),
     ),
     "corruptions": _of_record("corruptions-gpu", corruptions.table),
     "dynamics": _of_record("dynamics", dynamics.table, dynamics.source),
@@ -124,8 +129,11 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "prototypes": _of_record("prototypes", prototypes.table),
     "scaling": _of_record("scaling", scaling.table, scaling.source),
     "scaling-model": _of_record("scaling", scaling.model_table, scaling.model_source),
-    "sweeps": lambda: (variants.sweep_table(), variants.sweep_source()),
+    "sweeps": lambda: (sweeps.table(), sweeps.source()),
+    "sweep-ranks": lambda: (sweeps.ranks_table(), sweeps.source()),
     "training": _of_record("training-gpu", training.table),
+    "verdict": lambda: (verdict.table("short"), verdict.source("short")),
+    "verdict-long": lambda: (verdict.table("long"), verdict.source("long")),
     "variants": _of_record("variants", variants.table, variants.source),
     "whitening": _of_record("whitening", whitening.table),
     "shrinkage": _of_record("whitening", whitening.shrinkage_table),

@@ -1,20 +1,11 @@
-"""Variants of NTCE on CIFAR-100, each one change of the settings that its sweep chose.
+"""Variants of NTCE on CIFAR-100, each one change of settings that a first sweep chose.
 
-The sweep of a loss, for results/sweeps/LOSS, is
+That sweep had the seed 4 and the ranges 0.05 to 0.4 of the learning rate, 2e-4 to 2e-3 of weight
+decay and 0.05 to 0.3 of the temperature. Like the variants, it was evaluated with averaged
+statistics of batch norm where it averaged the weights, before these were computed for the average.
 
-    protosphere sweep cifar100-strong-LOSS --trials 8 --seed 15 --out SWEEP \\
-        --set training.batch_size=512 --set schedule.epochs=40 \\
-        --set "evaluation={every: 10, metrics: cheap}" --set "checkpoint={every: 10, keep: 1}" \\
-        --over optimizer.lr=log:0.1..0.5 --over optimizer.weight_decay=log:0.0003..0.002 \\
-        --over "augmentation.mixing=null,{name: mixup, alpha: 0.2}" \\
-        --over training.ema_decay=null,0.999 \\
-        --over loss.temperature=log:0.05..0.25      # ce: loss.label_smoothing=0..0.2
-
-The sweeps of commit 495c6306ed1e had the seed 4 and other ranges: lr log:0.05..0.4, weight_decay
-log:0.0002..0.002 and temperature log:0.05..0.3; sweep.json has the seed and the ranges of a sweep.
-
-ResNet-18, batches of 512, 40 epochs, evaluated on the validation images of the sweeps; the settings
-are those of results/sweeps. Runs that were interrupted continue.
+ResNet-18, batches of 512, 40 epochs, evaluated on the validation images of the sweeps. Runs that
+were interrupted continue.
 
     python benchmarks/variants.py DATA --runs RUNS [--seconds 400]
     python benchmarks/variants.py DATA --runs RUNS --collect
@@ -46,13 +37,24 @@ from protosphere.losses import (
 )
 from protosphere.recipes import registry
 from protosphere.runs import RunFolder
+from sweeps import EPOCHS, overrides
 
 RESULTS = harness.RESULTS / "variants.json"
-SWEEPS = harness.RESULTS / "sweeps"
-SWEPT = ("ce", "normface", "ntce", "nonl", "normface-nonl")
-# The variant with the settings of a loss until it has a sweep of its own.
-WITHOUT_SWEEP = {"normface-nonl": "mean-repeated"}
-EPOCHS = 40
+# What the first sweeps chose, those of commit 495c6306ed1e.
+_FIRST_SWEEPS = {
+    "ce": (
+        "optimizer.lr=0.38669951264274177",
+        "optimizer.weight_decay=0.00047185702779494257",
+        "loss.label_smoothing=0.13088242909971226",
+        "training.ema_decay=0.999",
+    ),
+    "ntce": (
+        "optimizer.lr=0.2543342877104621",
+        "optimizer.weight_decay=0.0011413419924873815",
+        "loss.temperature=0.05862231799974095",
+        "training.ema_decay=0.999",
+    ),
+}
 # Training images without the validation images, in batches of 512.
 STEPS = EPOCHS * math.ceil(45_000 / 512)
 METRICS = (
@@ -73,7 +75,7 @@ class Variant(NamedTuple):
         title: What is changed.
         overrides: Values of ``--set`` after those of the sweep.
         prepare: Called in the process of the job before it trains.
-        base: Loss whose sweep the settings come from.
+        base: Loss whose first sweep the settings come from.
     """
 
     name: str
@@ -258,55 +260,20 @@ def jobs() -> list[Job]:
     return [_job(variant) for variant in VARIANTS]
 
 
-def has_sweep(loss: str) -> bool:
-    """Whether the sweep of a loss is among the results.
+def first_settings(loss: str) -> tuple[str, ...]:
+    """Return what the first sweep of a loss chose, as values of ``--set``.
 
     Args:
-        loss: Name of the loss.
+        loss: Name of the loss, ce or ntce.
     """
-    return (SWEEPS / loss / "sweep.json").exists()
-
-
-def chosen_settings(loss: str) -> list[str]:
-    """Return what the sweep of a loss chose, as values of ``--set`` for cifar100-strong-LOSS.
-
-    The settings of NormFace + NONL are those of a variant until it has a sweep.
-
-    Args:
-        loss: Name of the loss.
-    """
-    if loss in WITHOUT_SWEEP and not has_sweep(loss):
-        return variant_settings(WITHOUT_SWEEP[loss])
-    record = json.loads((SWEEPS / loss / "sweep.json").read_text())
-    best = next(trial for trial in record["trials"] if trial["number"] == record["best"])
-    return [f"{key}={json.dumps(value)}" for key, value in best["settings"].items()]
-
-
-def variant_settings(name: str) -> list[str]:
-    """Return the settings of a variant that differs in settings alone, as values of ``--set``.
-
-    Args:
-        name: Name of the variant.
-    """
-    variant = next(variant for variant in VARIANTS if variant.name == name)
-    if variant.prepare is not None:
-        raise ValueError(f"{name} is more than settings")
-    return [*chosen_settings(variant.base), *variant.overrides]
+    return _FIRST_SWEEPS[loss]
 
 
 def _job(variant: Variant) -> Job:
-    overrides = (
-        "training.batch_size=512",
-        "data.validation_fraction=0.1",
-        f"schedule.epochs={EPOCHS}",
-        f"evaluation={{every: {EPOCHS // 4}, metrics: cheap}}",
-        f"checkpoint={{every: {EPOCHS // 4}, keep: 1}}",
-        *chosen_settings(variant.base),
-        *variant.overrides,
-    )
+    settings = (*overrides(), *first_settings(variant.base), *variant.overrides)
     recipe = f"cifar100-strong-{variant.base}"
     name = f"variant-{variant.name}"
-    return Job("variants", name, recipe, "cifar100", overrides, prepare=variant.prepare)
+    return Job("variants", name, recipe, "cifar100", settings, prepare=variant.prepare)
 
 
 def collect(runs: Path) -> None:
@@ -352,41 +319,6 @@ def source(record: dict[str, Any]) -> str:
     """Return the line beneath the table of variants."""
     commits = [row["commit"] for row in record["rows"]]
     return describe_machine(record["machine"], "several runs at a time on the GPU", *commits)
-
-
-def sweep_table() -> str:
-    """Return the chosen trial of each sweep as a row of a Markdown table."""
-    lines = [
-        "| loss | best validation accuracy | the next ones | learning rate | weight decay "
-        "| temperature or smoothing | mixup | EMA |",
-        "|---|---:|---:|---:|---:|---:|---|---|",
-    ]
-    for loss in filter(has_sweep, SWEPT):
-        record = json.loads((SWEEPS / loss / "sweep.json").read_text())
-        complete = [trial for trial in record["trials"] if trial["state"] == "complete"]
-        best, *others = sorted(complete, key=lambda trial: -trial["value"])
-        settings = best["settings"]
-        own = settings.get("loss.temperature", settings.get("loss.label_smoothing"))
-        cells = [
-            f"{100 * best['value']:.2f} %",
-            ", ".join(f"{100 * trial['value']:.2f}" for trial in others[:2]),
-            f"{settings['optimizer.lr']:.2f}",
-            f"{settings['optimizer.weight_decay']:.1e}",
-            f"{own:.3f}",
-            "no" if settings["augmentation.mixing"] is None else "yes",
-            "no" if settings["training.ema_decay"] is None else "yes",
-        ]
-        lines.append(f"| {registry.LOSSES[loss].title} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def sweep_source() -> str:
-    """Return the line beneath the table of sweeps."""
-    machine = json.loads((SWEEPS / "ce" / "machine.json").read_text())
-    record = json.loads((SWEEPS / "ce" / "sweep.json").read_text())
-    error = math.sqrt(0.75 * 0.25 / record["num_validation"])
-    detail = f"several sweeps at a time; standard error of an accuracy {100 * error:.1f} points"
-    return describe_machine(machine, detail)
 
 
 if __name__ == "__main__":

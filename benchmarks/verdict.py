@@ -1,7 +1,8 @@
 """Compare losses on CIFAR-100 at the settings that sweeps of equal budgets chose for each of them.
 
 ResNet-18, batches of 512, all training images, accuracy on the test images; the settings are those
-of results/sweeps. Runs that were interrupted continue.
+of results/sweeps. Runs that were interrupted continue; runs whose records are among the results,
+with the same settings, are not run again.
 
     python benchmarks/verdict.py DATA --runs RUNS [--group short --group long] [--seconds 500]
     python benchmarks/verdict.py DATA --runs RUNS --collect
@@ -13,22 +14,27 @@ loss. ``--collect`` copies the records, without weights, to results/verdict and 
 """
 
 import contextlib
+import json
 import shutil
 from pathlib import Path
 
 import class_accuracy
+import class_tables
 import harness
-from jobs import Job, is_trained, main
+from jobs import Job, describe_machine, is_trained, main
+from protosphere.recipes import registry
+from protosphere.recipes.loading import read_recipe
+from protosphere.recipes.schema import find_difference, recipe_from_yaml
 from protosphere.runs.arrays import ARRAYS_FILE, BEST_ARRAYS_FILE
 from protosphere.runs.comparison import COMPARISON_FILE, Comparison, read_comparison
 from protosphere.studies.compare import run_comparison
-from variants import SWEPT, chosen_settings
+from sweeps import LOSSES, chosen_settings
 
 RESULTS = harness.RESULTS / "verdict"
 BEST = "normface-nonl"
 # Group, epochs, seeds and methods.
 GROUPS = (
-    ("short", 100, range(42, 47), SWEPT),
+    ("short", 100, range(42, 47), LOSSES),
     ("long", 200, range(42, 45), ("ce", BEST)),
 )
 RECORDS = (
@@ -39,6 +45,7 @@ RECORDS = (
     "data.json",
     class_accuracy.FILE,
 )
+_DATA = ("data.source=arrays", "data.path=cifar100.npz")
 # Runs whose prototypes and class means are kept too, for reports.
 WITH_ARRAYS = ("ce", BEST)
 
@@ -55,7 +62,7 @@ def jobs() -> list[Job]:
 
 def _job(group: str, method: str, seed: int, epochs: int) -> Job:
     overrides = (
-        f"name=cifar100-best-{method}",
+        f"name={_name(method)}",
         "training.batch_size=512",
         f"schedule.epochs={epochs}",
         f"evaluation={{every: {epochs // 2}, metrics: all}}",
@@ -74,11 +81,27 @@ def _job(group: str, method: str, seed: int, epochs: int) -> Job:
     )
 
 
+def missing_jobs() -> list[Job]:
+    """Return the jobs whose records are not among the results with the settings of the job."""
+    return [job for job in jobs() if not _is_current(job, RESULTS / job.group / job.name)]
+
+
+def _is_current(job: Job, folder: Path) -> bool:
+    """Whether a run is trained to the end, with the settings of the job."""
+    if not is_trained(folder):
+        return False
+    trained = recipe_from_yaml((folder / "recipe.yaml").read_text())
+    expected = read_recipe(job.recipe, [*_DATA, *job.overrides])
+    return find_difference(trained, expected) is None
+
+
 def collect(runs: Path) -> None:
-    """Copy the records of the complete runs and compare them."""
+    """Copy the records of the complete runs and compare them; remove those of other settings."""
     for job in jobs():
         folder, target = runs / job.name, RESULTS / job.group / job.name
-        if not is_trained(folder):
+        if not _is_current(job, folder):
+            if target.exists() and not _is_current(job, target):
+                shutil.rmtree(target)
             continue
         target.mkdir(parents=True, exist_ok=True)
         arrays = (ARRAYS_FILE, BEST_ARRAYS_FILE) if _keeps_arrays(job) else ()
@@ -89,11 +112,11 @@ def collect(runs: Path) -> None:
         folders = sorted(path.parent for path in (RESULTS / group).glob("*/recipe.yaml"))
         if folders:
             targets = [str(folder) for folder in folders]
-            run_comparison(targets, out=RESULTS / group, baseline="cifar100-best-ce", report=print)
+            run_comparison(targets, out=RESULTS / group, baseline=_name("ce"), report=print)
             print(table(group))
             with contextlib.suppress(FileNotFoundError):  # Of earlier runs.
-                print(class_accuracy.summary_table(RESULTS / group))
-                print(class_accuracy.classes_table(RESULTS / group))
+                print(class_tables.summary_table(RESULTS / group))
+                print(class_tables.classes_table(RESULTS / group))
 
 
 def _keeps_arrays(job: Job) -> bool:
@@ -116,16 +139,49 @@ def table(group: str) -> str:
         group: Name of the group.
     """
     comparison = read(group)
+    names = {method.name for method in comparison.methods}
     lines = [
         "| loss | seeds | test accuracy | difference to cross-entropy, 95 % interval "
         "| nearest class mean | effective rank of class means (of 99) "
         "| within/between-class variance |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    return "\n".join([*lines, *(_row(comparison, method.name) for method in comparison.methods)])
+    return "\n".join([*lines, *(_row(comparison, loss) for loss in LOSSES if _name(loss) in names)])
 
 
-def _row(comparison: Comparison, method: str) -> str:
+def source(group: str) -> str:
+    """Return the line beneath the table of a group.
+
+    Args:
+        group: Name of the group.
+    """
+    folders = sorted(path.parent for path in (RESULTS / group).glob("*/machine.json"))
+    machines = [json.loads((folder / "machine.json").read_text()) for folder in folders]
+    commits = [machine["commit"] for machine in machines]
+    return describe_machine(machines[0], "several runs at a time on the GPU", *commits)
+
+
+def means(metric: str) -> dict[str, float]:
+    """Return the mean of a metric over the seeds of the group short, by loss.
+
+    Args:
+        metric: Name of the metric.
+    """
+    found = {row.method: row.mean for row in read("short").summaries if row.metric == metric}
+    return {loss: found[_name(loss)] for loss in LOSSES if _name(loss) in found}
+
+
+def num_seeds() -> int:
+    """Return the largest number of seeds of a loss in the group short."""
+    return max(row.num_seeds for row in read("short").summaries)
+
+
+def _name(loss: str) -> str:
+    return f"cifar100-best-{loss}"
+
+
+def _row(comparison: Comparison, loss: str) -> str:
+    method = _name(loss)
     values = {row.metric: row for row in comparison.summaries if row.method == method}
 
     def cell(metric: str, form: str, factor: float = 1) -> str:
@@ -148,7 +204,7 @@ def _row(comparison: Comparison, method: str) -> str:
         f"{100 * difference.high:+.2f})"
     )
     cells = [
-        method.removeprefix("cifar100-best-"),
+        registry.LOSSES[loss].title,
         str(values["accuracy"].num_seeds),
         cell("accuracy", ".2f", 100),
         interval,
@@ -160,4 +216,4 @@ def _row(comparison: Comparison, method: str) -> str:
 
 
 if __name__ == "__main__":
-    main(__doc__, jobs, collect)
+    main(__doc__, missing_jobs, collect)

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,6 +25,12 @@ VERDICT_METRICS = ("accuracy", "nearest_mean_accuracy", "inter_effective_rank", 
 def class_accuracy(import_benchmark: Callable[[str], ModuleType]) -> ModuleType:
     """The functions for accuracies of classes."""
     return import_benchmark("class_accuracy")
+
+
+@pytest.fixture
+def class_tables(import_benchmark: Callable[[str], ModuleType]) -> ModuleType:
+    """The tables of accuracies of classes."""
+    return import_benchmark("class_tables")
 
 
 def _record(
@@ -131,31 +138,68 @@ def test_numbered_classes_have_the_names_of_cifar100(class_accuracy: ModuleType)
     assert class_accuracy.original_names(["class 0", "class 1"]) == ["class 0", "class 1"]
 
 
-def test_tables_of_the_files_of_a_group(
-    class_accuracy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    folder = tmp_path / "short"
-    for method, seeds in (("ce", CE), ("normface-nonl", NONL)):
+def _write_files(folder: Path, file: str, **methods: Any) -> None:
+    """Write the files of a group of runs by method and seed."""
+    for method, seeds in methods.items():
         for seed, record in seeds.items():
-            target = folder / f"short-{method}-{seed}"
+            target = folder / f"short-{method.replace('_', '-')}-{seed}"
             target.mkdir(parents=True)
-            (target / class_accuracy.FILE).write_text(json.dumps(record))
+            (target / file).write_text(json.dumps(record))
             machine = {"device": "GPU", "versions": {"torch": "2"}, "commit": "abc"}
             (target / "machine.json").write_text(json.dumps(machine))
-    monkeypatch.setattr(class_accuracy, "NUM_CLASSES_SHOWN", 2)
-    summary = class_accuracy.summary_table(folder).splitlines()
+
+
+def test_tables_of_the_files_of_a_group(
+    class_accuracy: ModuleType,
+    class_tables: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "short"
+    _write_files(folder, class_accuracy.FILE, ce=CE, normface_nonl=NONL)
+    monkeypatch.setattr(class_tables, "NUM_CLASSES_SHOWN", 2)
+    summary = class_tables.summary_table(folder).splitlines()
     assert len(summary) == 3
     assert list(class_accuracy.read_records(folder)) == ["ce", "normface-nonl"]
     assert len({line.count("|") for line in summary}) == 1
     assert summary[2].startswith("| NormFace + NONL | 2 | -5.00 ± 2.50 |")
     # Of two values the error is half of their distance; all pairs are among the most confused.
     assert summary[2].endswith("| +3.75 ± 3.75 | +1.25 ± 1.25 | +5.00 ± 2.50 |")
-    losses, gains = class_accuracy.classes_table(folder).splitlines()[-1].split(" | ")[1:]
+    losses, gains = class_tables.classes_table(folder).splitlines()[-1].split(" | ")[1:]
     assert losses == "apple -15.00 ± 5.00 (60 %), pear -10.00 ± 0.00 (80 %)"
     assert gains == "bed +5.00 ± 5.00 (87 %), digit +0.00 ± 0.00 (100 %) |"
-    assert "commit abc" in class_accuracy.source(folder)
+    assert "commit abc" in class_tables.source(folder)
     with pytest.raises(FileNotFoundError):
-        class_accuracy.summary_table(tmp_path / "none")
+        class_tables.summary_table(tmp_path / "none")
+
+
+def test_cosines_within_superclasses_are_means_over_pairs_of_related_classes(
+    class_accuracy: ModuleType, class_tables: ModuleType, tmp_path: Path
+) -> None:
+    # Apple and pear are fruits; the other classes are related to none.
+    cosines = np.array(
+        [[1.0, 0.6, 0.1, 0.2], [0.6, 1.0, 0.3, 0.0], [0.1, 0.3, 1.0, -0.1], [0.2, 0.0, -0.1, 1.0]]
+    )
+    found = class_accuracy.superclass_cosines(NAMES, cosines)
+    assert found == [0.6, pytest.approx((0.1 + 0.2 + 0.3 + 0.0 - 0.1) / 5, abs=1e-4)]
+    assert class_accuracy.superclass_cosines(["a", "b"], cosines[:2, :2]) == [None, 0.6]
+    values = {"superclass_cosines": [0.5, 0.1], "superclass_prototype_cosines": [0.3, -0.1]}
+    others = {"superclass_cosines": [0.3, 0.3], "superclass_prototype_cosines": [0.1, 0.1]}
+    absent = {"superclass_cosines": [None, 0.1], "superclass_prototype_cosines": [None, 0.1]}
+    _write_files(
+        tmp_path / "short",
+        class_accuracy.FILE,
+        ce={1: CE[1] | values, 2: CE[2] | others, 3: CE[3]},
+        ntce={1: CE[1] | absent},
+        nonl={1: NONL[1] | values},
+    )
+    assert class_tables.similarity_table(tmp_path / "short").splitlines()[2:] == [
+        "| cross-entropy | 2 | +0.400 | +0.200 | +0.200 | +0.000 |",
+        "| NONL | 1 | +0.500 | +0.100 | +0.300 | -0.100 |",
+    ]
+    _write_files(tmp_path / "old/short", class_accuracy.FILE, ce=CE)
+    with pytest.raises(FileNotFoundError, match="cosines"):
+        class_tables.similarity_table(tmp_path / "old/short")
 
 
 def test_file_of_a_run_agrees_with_its_evaluation_and_plain_loops(
@@ -201,76 +245,6 @@ def test_file_of_a_run_agrees_with_its_evaluation_and_plain_loops(
     assert sum(nearest) / sum(counts) == pytest.approx(evaluation["nearest_mean_accuracy"])
 
 
-def _write_sweep(folder: Path, loss: str, **settings: Any) -> None:
-    """Write what the benchmarks read of a sweep; the second of two trials is the best one."""
-    keys = {name.replace("__", "."): value for name, value in settings.items()}
-    other = {"number": 0, "state": "complete", "value": 0.5, "settings": {"optimizer.lr": 9.0}}
-    best = {"number": 1, "state": "complete", "value": 0.75, "settings": keys}
-    (folder / loss).mkdir(parents=True)
-    text = json.dumps({"best": 1, "trials": [other, best]})
-    (folder / loss / "sweep.json").write_text(text)
-
-
-def test_settings_of_normface_and_nonl_are_of_a_variant_until_there_is_a_sweep(
-    import_benchmark: Callable[[str], ModuleType],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    variants, verdict = import_benchmark("variants"), import_benchmark("verdict")
-    dynamics = import_benchmark("dynamics")
-    monkeypatch.setattr(variants, "SWEEPS", tmp_path)
-    swept = {"augmentation__mixing": None, "training__ema_decay": 0.999}
-    for loss in ("ce", "normface", "ntce", "nonl"):
-        own = {} if loss == "ce" else {"loss__temperature": 0.2}
-        lr = 0.3 if loss == "ntce" else 0.4
-        _write_sweep(tmp_path, loss, optimizer__lr=lr, optimizer__weight_decay=1e-3, **own, **swept)
-
-    def read() -> list[Any]:
-        jobs = [*verdict.jobs(), *dynamics.jobs()]
-        overrides = [job.overrides for job in jobs if "normface-nonl" in job.name]
-        assert len(overrides) == 5 + 3 + 1
-        base = ["data.source=arrays", "data.path=x.npz"]
-        return [read_recipe("cifar100-strong-normface-nonl", [*base, *one]) for one in overrides]
-
-    for recipe in read():
-        assert (recipe.loss.name, recipe.loss.temperature) == ("normface-nonl", 0.1)
-        assert (recipe.optimizer.lr, recipe.training.ema_decay) == (0.3, 0.999)
-    mixup = {"name": "mixup", "alpha": 0.2}
-    _write_sweep(
-        tmp_path,
-        "normface-nonl",
-        optimizer__lr=0.11,
-        optimizer__weight_decay=5e-4,
-        loss__temperature=0.07,
-        augmentation__mixing=mixup,
-        training__ema_decay=None,
-    )
-    *trained, measured = read()
-    for recipe in (*trained, measured):
-        assert (recipe.loss.name, recipe.loss.temperature) == ("normface-nonl", 0.07)
-        assert (recipe.optimizer.lr, recipe.training.ema_decay) == (0.11, None)
-    assert all(recipe.augmentation.mixing.name == "mixup" for recipe in trained)
-    assert measured.augmentation.mixing is None  # Mixed images have no single class.
-
-
-def test_sweeps_that_are_there_are_shown(
-    import_benchmark: Callable[[str], ModuleType],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    variants = import_benchmark("variants")
-    monkeypatch.setattr(variants, "SWEEPS", tmp_path)
-    settings = {"optimizer__lr": 0.25, "optimizer__weight_decay": 1e-3, "training__ema_decay": None}
-    mixing = {"augmentation__mixing": {"name": "mixup", "alpha": 0.2}}
-    for loss in ("normface-nonl", "ntce"):
-        _write_sweep(tmp_path, loss, loss__temperature=0.125, **settings, **mixing)
-    cells = "75.00 % | 50.00 | 0.25 | 1.0e-03 | 0.125 | yes | no |"
-    assert variants.sweep_table().splitlines()[2:] == [
-        f"| NTCE | {cells}",
-        f"| NormFace + NONL | {cells}",
-    ]
-
-
 def test_runs_of_the_verdict_write_and_keep_the_file(
     import_benchmark: Callable[[str], ModuleType],
 ) -> None:
@@ -287,6 +261,28 @@ def test_runs_of_the_verdict_write_and_keep_the_file(
         assert job.name.rpartition("-")[2].isdigit()
 
 
+def test_runs_of_the_verdict_are_missing_unless_they_have_the_chosen_settings(
+    import_benchmark: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    verdict = import_benchmark("verdict")
+    monkeypatch.setattr(verdict, "RESULTS", tmp_path / "results")
+    job, changed, interrupted, missing = verdict.jobs()[:4]
+    for one, *overrides in ((job,), (changed, "optimizer.lr=0.123"), (interrupted,)):
+        epoch = 50 if one is interrupted else 100
+        metrics = {name: [(epoch, 0.5)] for name in VERDICT_METRICS}
+        settings = ("data.source=arrays", "data.path=there.npz", *one.overrides, *overrides)
+        folder = tmp_path / "results" / one.group / one.name
+        logged_run(folder, metrics, *settings, recipe=one.recipe, class_counts=(30,) * 100)
+    names = [one.name for one in verdict.missing_jobs()]
+    assert names[:3] == [changed.name, interrupted.name, missing.name]
+    assert len(names) == len(verdict.jobs()) - 1
+    # Records of other settings would be compared with those of the chosen ones.
+    verdict.collect(tmp_path / "none")
+    assert [path.name for path in (tmp_path / "results/short").glob("short-*")] == [job.name]
+
+
 def test_arrays_of_two_runs_of_the_verdict_are_kept(
     import_benchmark: Callable[[str], ModuleType],
     monkeypatch: pytest.MonkeyPatch,
@@ -294,6 +290,7 @@ def test_arrays_of_two_runs_of_the_verdict_are_kept(
 ) -> None:
     verdict = import_benchmark("verdict")
     monkeypatch.setattr(verdict, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(verdict, "_is_current", lambda _, folder: (folder / "recipe.yaml").exists())
     arrays = {"geometry.safetensors", "geometry-best.safetensors"}
     for method in ("ce", "nonl"):
         folder = logged_run(
@@ -313,6 +310,6 @@ def test_arrays_of_two_runs_of_the_verdict_are_kept(
     assert not arrays & {path.name for path in copied["nonl"].iterdir()}
     # One seed has neither a deviation nor an interval.
     assert verdict.table("short").splitlines()[2:] == [
-        "| ce | 1 | 50.00 | – | 50.00 | 0.5 | 0.500 |",
-        "| nonl | 1 | 50.00 | – | 50.00 | 0.5 | 0.500 |",
+        "| cross-entropy | 1 | 50.00 | – | 50.00 | 0.5 | 0.500 |",
+        "| NONL | 1 | 50.00 | – | 50.00 | 0.5 | 0.500 |",
     ]

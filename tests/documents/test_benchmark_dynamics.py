@@ -21,7 +21,6 @@ from protosphere.recipes.loading import read_recipe
 from protosphere.runs import RunFolder
 from protosphere.runs.checkpoints import load_checkpoint
 from protosphere.training import Objective, ParameterGroups, Schedule, TrainConfig
-from support.documents import ROOT
 from support.short_runs import few_digits, logged_run
 
 _STEP = 1e-6
@@ -283,10 +282,10 @@ def test_jobs_have_the_settings_of_the_sweeps(dynamics: ModuleType) -> None:
         assert job.prepare is dynamics.record
         assert max(dynamics.SHOWN_EPOCHS) == recipe.schedule.epochs
     assert tuple(recipes) == dynamics.METHODS
-    best = json.loads((ROOT / "benchmarks/results/sweeps/nonl/sweep.json").read_text())
-    trial = next(trial for trial in best["trials"] if trial["number"] == best["best"])
-    assert recipes["nonl"].optimizer.lr == trial["settings"]["optimizer.lr"]
-    assert recipes["nonl"].loss.temperature == trial["settings"]["loss.temperature"]
+    for loss, recipe in recipes.items():
+        settings = dict(text.split("=", 1) for text in dynamics.chosen_settings(loss))
+        assert recipe.optimizer.lr == float(settings["optimizer.lr"])
+        assert recipe.training.ema_decay == json.loads(settings["training.ema_decay"])
     assert all(recipe.augmentation.mixing is None for recipe in recipes.values())
 
 

@@ -1,6 +1,8 @@
 """Jobs of the benchmarks that train: their recipes are valid, and local negatives are local."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 import torch
 
 from protosphere.classifiers import CosineClassifier
-from protosphere.recipes import registry
+from protosphere.recipes import registry, runner
 from protosphere.recipes.build import create_objective
 from protosphere.recipes.loading import read_recipe
 
@@ -59,3 +61,43 @@ def test_gradients_of_the_whole_batch_as_one_part_are_parallel(
         cosines[size] = negatives.gradient_cosines(objective, images, labels)
     assert cosines[12] == pytest.approx((1, 1), abs=1e-5)
     assert all(-1 < cosine < 0.9999 for cosine in cosines[6])
+
+
+@pytest.fixture
+def train_in_turn(
+    import_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., Iterator[str]]:
+    """Training that takes turns and reports three epochs of a name."""
+    monkeypatch.setattr(runner, "train", lambda name, **_: (f"{name}{i}" for i in (1, 2, 3)))
+    import_benchmark("jobs").take_turns(tmp_path / "turn")
+    return runner.train  # type: ignore[return-value]
+
+
+def test_one_job_trains_at_a_time_after_its_first_report(train_in_turn: Any) -> None:
+    first = train_in_turn("a")
+    reports = [next(first), next(first)]
+
+    def finish_the_first() -> bool:
+        """The second job asks whether to stop while it waits."""
+        reports.extend(first)
+        return False
+
+    for report in train_in_turn("b", should_stop=finish_the_first):
+        reports.append(report)
+    assert reports == ["a1", "a2", "b1", "a3", "b2", "b3"]
+
+
+def test_a_job_that_waits_for_its_turn_stops_when_asked(train_in_turn: Any) -> None:
+    first = train_in_turn("a")
+    assert [next(first), next(first)] == ["a1", "a2"]
+    answers = chain([False, False], repeat(True))
+    # Training itself then saves and ends; here it goes on.
+    assert list(train_in_turn("b", should_stop=lambda: next(answers))) == ["b1", "b2", "b3"]
+
+
+def test_a_job_that_fails_gives_its_turn_back(train_in_turn: Any) -> None:
+    first = train_in_turn("a")
+    assert [next(first), next(first)] == ["a1", "a2"]
+    first.close()
+    asked = iter([False])  # Once; then it has its turn.
+    assert list(train_in_turn("b", should_stop=lambda: next(asked))) == ["b1", "b2", "b3"]
