@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from protosphere.recipes.catalog import names
 from protosphere.recipes.loading import read_recipe
 from protosphere.recipes.schema import find_difference, recipe_from_yaml
 from support.short_runs import logged_run
@@ -18,6 +19,10 @@ SETTINGS = {
     "loss.temperature": 0.125,
     "augmentation.mixing": {"name": "mixup", "alpha": 0.2},
     "training.ema_decay": None,
+}
+OWN = {
+    loss: (("loss", "label_smoothing" if loss == "ce" else "temperature"),)
+    for loss in ("ce", "normface", "ntce", "nonl", "normface-nonl")
 }
 MACHINE = {"device": "cpu", "commit": "abc", "versions": {"torch": "2"}}
 
@@ -114,6 +119,32 @@ def _with(stored: Any, expected: Any) -> Any:
     """Return a recipe with what the sweeps vary as in another one."""
     sections = ("loss", "optimizer", "augmentation", "training")
     return stored.model_copy(update={name: getattr(expected, name) for name in sections})
+
+
+def test_best_recipes_have_the_settings_that_the_sweeps_chose(
+    import_benchmark: Callable[[str], ModuleType],
+) -> None:
+    """Rounded to three digits."""
+    module: Any = import_benchmark("sweeps")
+    for job in import_benchmark("verdict").jobs():
+        if job.group == "short" and job.name.endswith("-42"):
+            loss = job.recipe.removeprefix("cifar100-strong-")
+            trained = read_recipe(job.recipe, list(job.overrides))
+            recipe = read_recipe(f"cifar100-best-{loss}")
+            for section, key in (("optimizer", "lr"), ("optimizer", "weight_decay"), *OWN[loss]):
+                exact = getattr(getattr(trained, section), key)
+                rounded = getattr(getattr(recipe, section), key)
+                assert rounded == pytest.approx(exact, rel=0.005), (loss, key)
+                trained = _replace(trained, section, key, rounded)
+            assert find_difference(recipe, trained) is None
+    assert {name for name in names() if "-best-" in name} == {
+        f"cifar100-best-{loss}" for loss in module.LOSSES
+    }
+
+
+def _replace(recipe: Any, section: str, key: str, value: float) -> Any:
+    changed = getattr(recipe, section).model_copy(update={key: value})
+    return recipe.model_copy(update={section: changed})
 
 
 def test_the_best_of_all_complete_trials_is_chosen(sweeps: Any, tmp_path: Path) -> None:

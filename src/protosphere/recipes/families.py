@@ -1,7 +1,7 @@
 """The recipes of each family, as functions of the loss."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from protosphere.data.augmentation import (
     AugmentationPolicy,
@@ -9,6 +9,7 @@ from protosphere.data.augmentation import (
     PaddedCrop,
     RandomResizedCrop,
 )
+from protosphere.data.mixing import Mixup
 from protosphere.recipes.datasets import DigitsData, FlowersData, FolderData, TorchvisionData
 from protosphere.recipes.registry import LOSSES, CESettings
 from protosphere.recipes.schema import Recipe
@@ -31,6 +32,33 @@ _TEMPERATURES = {
     10: {"normface": 0.6, "ntce": 0.6, "nonl": 0.2},
     100: {"normface": 0.3, "ntce": 0.2, "nonl": 0.1},
 }
+
+
+class _Tuned(NamedTuple):
+    """Settings of a loss that were the best of its trials.
+
+    Attributes:
+        lr: Learning rate.
+        weight_decay: Weight decay.
+        loss: Settings of the loss.
+        uses_mixup: Whether images are mixed, with α = 0.2.
+    """
+
+    lr: float
+    weight_decay: float
+    loss: dict[str, float]
+    uses_mixup: bool = False
+
+
+# Eight trials each on validation images of CIFAR-100: benchmarks/sweeps.py. None uses EMA.
+_TUNED = {
+    "ce": _Tuned(0.45, 5.22e-4, {"label_smoothing": 0.0815}),
+    "normface": _Tuned(0.225, 9.0e-4, {"temperature": 0.0834}, uses_mixup=True),
+    "ntce": _Tuned(0.225, 9.0e-4, {"temperature": 0.0834}, uses_mixup=True),
+    "nonl": _Tuned(0.45, 5.22e-4, {"temperature": 0.118}),
+    "normface-nonl": _Tuned(0.45, 5.22e-4, {"temperature": 0.118}),
+}
+TUNED_LOSSES = tuple(_TUNED)
 _JITTER = ColorJitter(0.4, 0.4, 0.4, 0.1)
 _RESNET18 = Backbone(name="resnet18", stem="cifar", zero_init_residual=False)
 
@@ -110,6 +138,22 @@ def _cifar_strong(num_classes: int, loss: str) -> Recipe:
         optimizer=SGDSettings(lr=0.1, weight_decay=5e-4),
         schedule=CosineSchedule(epochs=200),
         training=Training(batch_size=128, precision="bf16"),
+    )
+
+
+def cifar100_best(loss: str) -> Recipe:
+    """Return a recipe for CIFAR-100 with the settings that were the best of a sweep of the loss."""
+    recipe, tuned = cifar100_strong(loss), _TUNED[loss]
+    mixing = Mixup(alpha=0.2) if tuned.uses_mixup else None
+    return recipe.model_copy(
+        update={
+            "name": f"cifar100-best-{loss}",
+            "augmentation": replace(recipe.augmentation, mixing=mixing),
+            "loss": LOSSES[loss].settings(**tuned.loss),
+            "optimizer": SGDSettings(lr=tuned.lr, weight_decay=tuned.weight_decay),
+            "schedule": CosineSchedule(epochs=100),
+            "training": Training(batch_size=512, precision="bf16"),
+        }
     )
 
 
