@@ -174,8 +174,12 @@ def test_crop_settings_reach_the_boxes() -> None:
 
 @pytest.mark.compiled
 def test_it_compiles_without_graph_breaks() -> None:
-    compiled = torch.compile(STRONG.__call__, fullgraph=True)
-    assert compiled(IMAGES).shape == (30, 3, 16, 16)
+    """Traced as for the GPU, but not translated to machine code: that takes a quarter minute."""
+    compiled = torch.compile(STRONG.__call__, fullgraph=True, backend="eager")
+    torch.manual_seed(3)
+    found = compiled(IMAGES)
+    torch.manual_seed(3)
+    torch.testing.assert_close(found, STRONG(IMAGES))
 
 
 @pytest.mark.bad_input

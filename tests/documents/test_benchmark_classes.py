@@ -261,6 +261,15 @@ def test_runs_of_the_verdict_write_and_keep_the_file(
         assert job.name.rpartition("-")[2].isdigit()
 
 
+def test_the_long_runs_are_of_the_most_accurate_loss_that_collapses(
+    import_benchmark: Callable[[str], ModuleType],
+) -> None:
+    verdict = import_benchmark("verdict")
+    accuracy, rank = verdict.means("accuracy"), verdict.means("inter_effective_rank")
+    collapsed = [loss for loss in accuracy if loss != "ce" and rank[loss] >= 95]
+    assert max(collapsed, key=accuracy.__getitem__) == verdict.CONTENDER
+
+
 def test_runs_of_the_verdict_are_missing_unless_they_have_the_chosen_settings(
     import_benchmark: Callable[[str], ModuleType],
     monkeypatch: pytest.MonkeyPatch,
