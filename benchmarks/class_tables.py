@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from class_accuracy import (
-    BASELINE,
     COSINES,
     FILE,
     NUM_PAIRS,
@@ -15,6 +14,7 @@ from class_accuracy import (
     compare,
     read_records,
 )
+from jobs import describe_machine
 from protosphere.recipes import registry
 
 # Classes with the largest losses and gains in the table.
@@ -127,9 +127,7 @@ def source(folder: Path) -> str:
     Args:
         folder: Folder of the runs of a group.
     """
-    path = next(iter(sorted(folder.glob(f"{folder.name}-{BASELINE}-*/machine.json"))))
-    machine = json.loads(path.read_text())
-    return (
-        f"{machine['device']}, torch {machine['versions']['torch']}, several runs at a time on the "
-        f"GPU; ± is a standard error over seeds; commit {machine['commit']}."
-    )
+    paths = sorted(folder.glob("*/machine.json"))
+    machines = [json.loads(path.read_text()) for path in paths]
+    detail = "several runs at a time on the GPU; ± is a standard error over seeds"
+    return describe_machine(machines[0], detail, *(machine["commit"] for machine in machines))

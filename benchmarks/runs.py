@@ -53,7 +53,6 @@ FEATURES = {
     ("cifar100-scl", "backbone"): "before the projection",
     ("cifar100-scl-no-projection", "output"): "trained without a projection",
 }
-_COUNTS = {2: "Two", 3: "Three", 4: "Four", 5: "Five"}
 # The columns of the summary in the README.
 SUMMARY_LOSSES = {"ce": "CE", "normface": "NormFace", "ntce": "NTCE", "nonl": "NONL"}
 
@@ -151,9 +150,9 @@ def summary_table() -> str:
 def summary_source() -> str:
     """Return the line that says where the numbers of ``summary_table`` come from."""
     return (
-        f"{_COUNTS[verdict.num_seeds()]} seeds and 100 epochs in the first row, two and 200 in the "
-        "second; otherwise one seed, 60 or 100 epochs and the settings of the paper. –: not "
-        "measured. [All runs](docs/benchmarks.md)."
+        f"First row: {verdict.num_seeds()} seeds, 100 epochs; second: 2 seeds, 200 epochs; "
+        "otherwise one seed, 60 or 100 epochs and the settings of the paper. –: not measured. "
+        "[All runs](docs/benchmarks.md)."
     )
 
 

@@ -173,9 +173,10 @@ def means(metric: str) -> dict[str, float]:
     return {loss: found[_name(loss)] for loss in LOSSES if _name(loss) in found}
 
 
-def num_seeds() -> int:
-    """Return the largest number of seeds of a loss in the group short."""
-    return max(row.num_seeds for row in read("short").summaries)
+def num_seeds() -> str:
+    """Return how many seeds the losses of the group short have, such as "5" or "3 or 4"."""
+    numbers = {row.num_seeds for row in read("short").summaries}
+    return " or ".join(map(str, sorted(numbers)))
 
 
 def _name(loss: str) -> str:
