@@ -5,7 +5,7 @@ without mixup, since mixed images have no single class. At the end of each epoch
 eight training batches are measured, the same augmented images each time, with the weights that are
 trained (not their moving average) and batch norm in training mode. Training is the same as without
 it, bit for bit on a CPU. The measurements are records of the kind "dynamics" in metrics.jsonl of
-the run. Runs that were interrupted continue.
+the run. Runs that were interrupted continue; losses that are among the results are not run again.
 
     python benchmarks/dynamics.py DATA --runs RUNS [--seconds 500]
     python benchmarks/dynamics.py DATA --runs RUNS --collect
@@ -79,6 +79,16 @@ class BatchGradients(NamedTuple):
 def jobs() -> list[Job]:
     """Return all jobs, cross-entropy first."""
     return [_job(method) for method in METHODS]
+
+
+def missing_jobs() -> list[Job]:
+    """Return the jobs whose measurements are not among the results."""
+    known = {row["method"] for row in _known_results()["rows"]}
+    return [_job(method) for method in METHODS if method not in known]
+
+
+def _known_results() -> dict[str, Any]:
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": []}
 
 
 def _job(method: str) -> Job:
@@ -316,7 +326,7 @@ def _mean(values: Sequence[Tensor]) -> float:
 
 def collect(runs: Path) -> None:
     """Add the complete runs to the results."""
-    old = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": []}
+    old = _known_results()
     machine, rows = old.get("machine"), []
     for method in METHODS:
         folder = runs / _run_name(method)
@@ -373,4 +383,4 @@ def source(results: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main(__doc__, jobs, collect)
+    main(__doc__, missing_jobs, collect)

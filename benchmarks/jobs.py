@@ -206,7 +206,9 @@ def main(description: str, jobs: Callable[[], list[Job]], collect: Callable[[Pat
     parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--group", action="append", help="group of jobs, in order; default: all")
     parser.add_argument("--name", help="only jobs whose name contains this")
-    parser.add_argument("--workers", type=int, default=6, help="number of jobs at a time")
+    parser.add_argument(
+        "--workers", type=int, default=3, help="number of jobs at a time, of which one trains"
+    )
     parser.add_argument("--seconds", type=float, help="stop after this time; resume later")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--set", action="append", default=[], help="further overrides")

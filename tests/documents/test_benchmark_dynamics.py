@@ -316,6 +316,11 @@ def test_complete_runs_are_collected_and_shown(
     assert results["rows"][1]["train_loss"] == 1.0
     assert results["rows"][1]["accuracy"] == 0.2
     assert "validation_accuracy" not in results["rows"][0]
+    assert [job.name for job in dynamics.missing_jobs()] == [
+        "dynamics-normface",
+        "dynamics-nonl",
+        "dynamics-normface-nonl",
+    ]
     lines = dynamics.table(results).splitlines()
     assert lines[0] == "| | loss | epoch 1 |"
     assert lines[2] == "| training accuracy on the batches | cross-entropy | 0.1 |"

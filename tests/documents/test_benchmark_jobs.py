@@ -104,3 +104,41 @@ def test_a_job_that_fails_gives_its_turn_back(train_in_turn: Any) -> None:
     first.close()
     asked = iter([False])  # Once; then it has its turn.
     assert list(train_in_turn("b", should_stop=lambda: next(asked))) == ["b1", "b2", "b3"]
+
+
+def test_missing_runs_of_all_benchmarks_have_names_of_their_own_and_an_order(
+    import_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    missing_runs = import_benchmark("missing_runs")
+    for name in ("verdict", "dynamics", "reproduction"):
+        monkeypatch.setattr(import_benchmark(name), "RESULTS", tmp_path / name)
+    jobs = missing_runs.missing_jobs()
+    every = [
+        job
+        for name in ("verdict", "dynamics", "reproduction")
+        for job in import_benchmark(name).jobs()
+    ]
+    assert sorted(job.name for job in jobs) == sorted(job.name for job in every)
+    assert len({job.name for job in jobs}) == len(jobs)
+    assert list(dict.fromkeys(job.group for job in jobs))[:4] == [
+        "short",
+        "dynamics",
+        "long",
+        "length-1000",
+    ]
+
+
+def test_missing_runs_are_collected_by_their_benchmarks(
+    import_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    missing_runs = import_benchmark("missing_runs")
+    collected: list[str] = []
+    for name in ("verdict", "dynamics", "reproduction"):
+        monkeypatch.setattr(
+            import_benchmark(name), "collect", lambda _, name=name: collected.append(name)
+        )
+    missing_runs.collect(tmp_path)
+    assert collected == ["verdict", "reproduction"]  # There are no measurements to write.
+    monkeypatch.setattr(missing_runs, "is_trained", lambda folder: folder.name == "dynamics-ntce")
+    missing_runs.collect(tmp_path)
+    assert collected[2:] == ["verdict", "dynamics", "reproduction"]
