@@ -234,11 +234,11 @@ def test_accuracy_on_digits() -> None:
         ),
         (
             lambda x, y: shrunk(shrinkage=2).fit(x, y),
-            "shrinkage must be 'auto' or a number between 0 and 1, got 2",
+            "shrinkage must be 'auto', 'cv' or a number between 0 and 1, got 2",
         ),
         (
             lambda x, y: shrunk().fit(x, y).set_params(shrinkage="lw").predict(x),
-            "shrinkage must be 'auto' or a number between 0 and 1, got 'lw'",
+            "shrinkage must be 'auto', 'cv' or a number between 0 and 1, got 'lw'",
         ),
         (
             lambda x, y: PrototypeClassifier().fit(x, y).set_params(whitening="shrunk").predict(x),

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -87,15 +88,16 @@ def test_build_says_what_was_built(files: Path) -> None:
     assert output == f"{expected} {out}\n"
 
 
-@pytest.mark.parametrize("options", [[], ["--shrinkage", "0.3"]])
-def test_a_whitened_classifier(files: Path, options: list[str]) -> None:
+@pytest.mark.parametrize("shrinkage", [None, 0.3, "cv"])
+def test_a_whitened_classifier(files: Path, shrinkage: Any) -> None:
     out, test = files / "whitened.safetensors", files / "test.npz"
+    options = [] if shrinkage is None else ["--shrinkage", shrinkage]
     build = ["build", files / "train.npz", "--out", out, "--whitening", "shrunk", *options]
     output = _prototypes(*build)
-    amount = 0.3 if options else 8 / (8 + 117)
+    amount = 0.3 if shrinkage == 0.3 else 8 / (8 + 117)
     assert f"in 8 dimensions, whitened with shrinkage {amount:.3g}, temperature 0.1," in output
     with np.load(files / "train.npz") as train, np.load(test) as arrays:
-        own = PrototypeClassifier(whitening="shrunk", shrinkage=0.3 if options else "auto")
+        own = PrototypeClassifier(whitening="shrunk", shrinkage=shrinkage or "auto")
         own.fit(train["features"], np.array(NAMES)[train["labels"]])
         queries = arrays["features"]
     rows = _rows(_prototypes("predict", out, test))
@@ -309,7 +311,7 @@ def test_what_is_refused_changes_no_file(files: Path, saved: Path) -> None:
         ),
         (
             ["build", train, "--out", new, "--whitening", "shrunk", "--shrinkage", "lots"],
-            "--shrinkage must be auto or a number between 0 and 1, got lots",
+            "--shrinkage must be auto, cv or a number between 0 and 1, got lots",
         ),
         (["info", train], "is damaged or not a saved PrototypeClassifier"),
         (["remove", saved, "dog"], "there is no class 'dog' to remove"),

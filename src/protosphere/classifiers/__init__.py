@@ -11,6 +11,7 @@ from protosphere.classifiers.mean import MeanClassifier
 from protosphere.classifiers.protocol import FittedHead, Head
 from protosphere.classifiers.scores import rejection_score
 from protosphere.classifiers.sharded import ShardedCosineClassifier
+from protosphere.classifiers.shrinkage import cross_validated_shrinkage
 from protosphere.classifiers.whitening import (
     WhitenedClassMeans,
     Whitening,
@@ -35,6 +36,7 @@ __all__ = [
     "Whitening",
     "class_means",
     "class_scatter",
+    "cross_validated_shrinkage",
     "empty_means",
     "empty_scatter",
     "rejection_score",

@@ -13,14 +13,17 @@ from protosphere.classifiers.class_scatter import ClassScatter
 from protosphere.classifiers.class_table import ClassTable, WhiteningName, fit_table, name_classes
 from protosphere.classifiers.prototype_files import PrototypeFile, read_prototypes
 from protosphere.classifiers.score_forms import Rule, ScoreForm
+from protosphere.classifiers.shrinkage import ChosenShrinkage
 from protosphere.classifiers.temperatures import likeliest_temperature
 from protosphere.classifiers.validation import (
     BaseEstimator,
     ClassifierMixin,
     check_is_fitted,
+    check_new_class,
     check_options,
     check_same_kind,
     class_indices,
+    other_classes,
     validate_features,
     validate_labels,
     validate_samples,
@@ -49,8 +52,9 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             not change predictions.
         whitening: ``"none"`` for unit features as they are, ``"shrunk"`` for features whitened by
             the shrunk within-class covariance.
-        shrinkage: Shrinkage a between 0 and 1, or ``"auto"``; see
-            :meth:`protosphere.classifiers.Whitening.from_scatter`.
+        shrinkage: Shrinkage a between 0 and 1; ``"auto"``, see
+            :meth:`protosphere.classifiers.Whitening.from_scatter`; or ``"cv"``, best where labels
+            are wrong, see :func:`protosphere.classifiers.cross_validated_shrinkage`.
 
     Attributes:
         temperature_: Temperature in use: the given one, or the result of :meth:`calibrate`.
@@ -74,7 +78,7 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rule: Rule = "cosine",
         temperature: float = 0.1,
         whitening: WhiteningName = "none",
-        shrinkage: Shrinkage = "auto",
+        shrinkage: ChosenShrinkage = "auto",
     ) -> None:
         self.rule = rule
         self.temperature = temperature
@@ -103,7 +107,8 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         self._check_arguments()
         features, targets, weights = validate_samples(self, X, y, sample_weight, reset=True)
-        table = fit_table(features, targets, weights=weights, whitening=self.whitening)
+        rule = self.rule if (self.whitening, self.shrinkage) == ("shrunk", "cv") else None
+        table = fit_table(features, targets, weights, self.whitening, cross_validate=rule)
         self._table = table.select(table.means.weights.numpy() > 0)
         self.temperature_ = self.temperature
         return self
@@ -117,6 +122,8 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> "PrototypeClassifier":
         """Add samples; the result equals :meth:`fit` on all samples, for any batches and order.
 
+        A shrinkage that :meth:`fit` has chosen by cross-validation stays.
+
         Args:
             X: Features of shape (samples, dim).
             y: Class of each sample. New classes are added.
@@ -127,17 +134,19 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The classifier itself.
 
         Raises:
-            ValueError: The arrays do not match or are not valid, or strings and numbers are mixed
-                as class names.
+            ValueError: The arrays do not match or are not valid, strings and numbers are mixed
+                as class names, or ``shrinkage="cv"`` before :meth:`fit`.
         """
         first = not hasattr(self, "classes_")
         self._check_arguments()
+        if first and self.whitening == "shrunk" and self.shrinkage == "cv":
+            raise ValueError("shrinkage='cv' needs all samples at once: call fit first")
         features, targets, weights = validate_samples(self, X, y, sample_weight, reset=first)
         requested = targets[:0] if classes is None else np.asarray(classes)
         known = targets[:0] if first else self.classes_
         check_same_kind(targets, known)
         check_same_kind(requested, targets if first else known)
-        table = fit_table(features, targets, weights=weights, whitening=self.whitening)
+        table = fit_table(features, targets, weights, self.whitening)
         if not first:
             table = self._table.merge(table)
         self._table = table.add_names(requested)
@@ -162,10 +171,7 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ValueError: The class exists already.
         """
         check_is_fitted(self)
-        if not isinstance(name, Hashable):
-            raise ValueError(f"name must be one class name, got {type(name).__name__}")
-        if name in self.classes_.tolist():
-            raise ValueError(f"there is already a class {name!r}; partial_fit adds samples to it")
+        check_new_class(name, self.classes_)
         features = np.asarray(X)
         return self.partial_fit(features, np.array([name] * len(features)))
 
@@ -185,12 +191,7 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ValueError: The class does not exist, or it is the only one.
         """
         check_is_fitted(self)
-        kept = np.array([existing != name for existing in self.classes_.tolist()])
-        if bool(kept.all()):
-            raise ValueError(f"there is no class {name!r} to remove")
-        if not bool(kept.any()):
-            raise ValueError(f"a classifier needs at least one class, and {name!r} is its last")
-        self._table = self._table.select(kept)
+        self._table = self._table.select(other_classes(name, self.classes_))
         return self
 
     @property
@@ -337,7 +338,8 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the classifier in the format of :meth:`save`."""
         check_is_fitted(self)
         table = self._table if self.whitening == "shrunk" else self._table.without_scatter()
-        return PrototypeFile(self.rule, self.temperature_, table, self.shrinkage).to_bytes()
+        shrinkage = table.resolve(self.shrinkage)
+        return PrototypeFile(self.rule, self.temperature_, table, shrinkage).to_bytes()
 
     @classmethod
     def load(cls, path: Path | str) -> "PrototypeClassifier":

@@ -1,5 +1,6 @@
 """Validation of arrays given to the scikit-learn estimator, with error messages of our own."""
 
+from collections.abc import Hashable
 from numbers import Real
 from typing import Any
 
@@ -7,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from protosphere.classifiers.checks import check_temperature
-from protosphere.classifiers.whitening import Shrinkage, check_shrinkage
+from protosphere.classifiers.shrinkage import ChosenShrinkage
+from protosphere.classifiers.whitening import check_shrinkage
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -27,9 +29,11 @@ __all__ = [
     "BaseEstimator",
     "ClassifierMixin",
     "check_is_fitted",
+    "check_new_class",
     "check_options",
     "check_same_kind",
     "class_indices",
+    "other_classes",
     "validate_features",
     "validate_labels",
     "validate_samples",
@@ -120,13 +124,15 @@ def validate_samples(
     return rows, targets, _validate_sample_weight(sample_weight, rows)
 
 
-def check_options(rule: str, whitening: str, shrinkage: Shrinkage, temperature: float) -> None:
+def check_options(
+    rule: str, whitening: str, shrinkage: ChosenShrinkage, temperature: float
+) -> None:
     """Raise ValueError unless these are valid options of a prototype classifier."""
     if rule not in ("cosine", "nearest"):
         raise ValueError(f"rule must be 'cosine' or 'nearest', got {rule!r}")
     if whitening not in ("none", "shrunk"):
         raise ValueError(f"whitening must be 'none' or 'shrunk', got {whitening!r}")
-    check_shrinkage(shrinkage)
+    check_shrinkage(shrinkage, names=("auto", "cv"))
     check_temperature(temperature)
 
 
@@ -150,6 +156,28 @@ def check_same_kind(names: NDArray[Any], known: NDArray[Any]) -> None:
             "class names must be all strings or all numbers, "
             f"got {names.tolist()[0]!r} beside {known.tolist()[0]!r}"
         )
+
+
+def check_new_class(name: Hashable, classes: NDArray[Any]) -> None:
+    """Raise ValueError unless this is the name of a class that does not exist."""
+    if not isinstance(name, Hashable):
+        raise ValueError(f"name must be one class name, got {type(name).__name__}")
+    if name in classes.tolist():
+        raise ValueError(f"there is already a class {name!r}; partial_fit adds samples to it")
+
+
+def other_classes(name: Hashable, classes: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which classes are not the one of a name.
+
+    Raises:
+        ValueError: There is no class of this name, or no other one.
+    """
+    others = np.array([existing != name for existing in classes.tolist()])
+    if bool(others.all()):
+        raise ValueError(f"there is no class {name!r} to remove")
+    if not bool(others.any()):
+        raise ValueError(f"a classifier needs at least one class, and {name!r} is its last")
+    return others
 
 
 def class_indices(

@@ -56,14 +56,14 @@ class Whitening:
         covariance = scatter.within / max(scatter.degrees, 1)
         average = float(covariance.trace()) / dim
         identity = torch.eye(dim, dtype=torch.float64, device=covariance.device)
-        if average * dim <= _MIN_TRACE:
+        if is_without_scatter(scatter):
             return cls(scatter.center, identity, 1.0)
         if shrinkage == "auto" and scatter.degrees <= 0:
             raise ValueError(
                 "weights must count as samples for shrinkage='auto', with a sum above 1 in some "
                 f"class, got at most {float(scatter.means.weights.max()):g}"
             )
-        amount = dim / (dim + scatter.degrees) if shrinkage == "auto" else float(shrinkage)
+        amount = automatic_shrinkage(scatter) if shrinkage == "auto" else float(shrinkage)
         factor, failed = torch.linalg.cholesky_ex(
             (1 - amount) * covariance + amount * average * identity
         )
@@ -197,11 +197,33 @@ def whitened_class_means(
     return WhitenedClassMeans.from_scatter(scatter, shrinkage=shrinkage)
 
 
-def check_shrinkage(shrinkage: Shrinkage) -> None:
-    """Raise ValueError unless the shrinkage is ``"auto"`` or a number between 0 and 1."""
+def automatic_shrinkage(scatter: ClassScatter) -> float:
+    """Return d/(d + ν) for the dimension d and the degrees of freedom ν of a scatter.
+
+    Args:
+        scatter: Class means and pooled within-class scatter.
+    """
+    dim = len(scatter.within)
+    return dim / (dim + scatter.degrees)
+
+
+def is_without_scatter(scatter: ClassScatter) -> bool:
+    """Whether the scatter is zero, up to rounding: one sample per class, or equal samples.
+
+    Args:
+        scatter: Class means and pooled within-class scatter.
+    """
+    return float(scatter.within.trace()) <= _MIN_TRACE * max(scatter.degrees, 1)
+
+
+def check_shrinkage(shrinkage: float | str, *, names: tuple[str, ...] = ("auto",)) -> None:
+    """Raise ValueError unless the shrinkage is one of the names or a number between 0 and 1."""
     if isinstance(shrinkage, str):
-        valid = shrinkage == "auto"
+        valid = shrinkage in names
     else:
         valid = not isinstance(shrinkage, bool) and 0 <= shrinkage <= 1
     if not valid:
-        raise ValueError(f"shrinkage must be 'auto' or a number between 0 and 1, got {shrinkage!r}")
+        options = ", ".join(map(repr, names))
+        raise ValueError(
+            f"shrinkage must be {options} or a number between 0 and 1, got {shrinkage!r}"
+        )

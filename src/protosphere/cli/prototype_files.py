@@ -174,7 +174,7 @@ def check_directions(classifier: "PrototypeClassifier") -> None:
 
 
 def parse_shrinkage(text: str, *, whitening: str) -> Any:
-    """Return the value of ``--shrinkage``: ``"auto"`` or a number between 0 and 1.
+    """Return the value of ``--shrinkage``: ``"auto"``, ``"cv"`` or a number between 0 and 1.
 
     Raises:
         ValueError: The text is something else, or there is no whitening to shrink for.
@@ -183,12 +183,14 @@ def parse_shrinkage(text: str, *, whitening: str) -> Any:
         return text
     if whitening == "none":
         raise ValueError(f"--shrinkage {text} must come with --whitening shrunk")
+    if text == "cv":
+        return text
     try:
         amount = float(text)
     except ValueError:
         amount = -1.0
     if not 0 <= amount <= 1:
-        raise ValueError(f"--shrinkage must be auto or a number between 0 and 1, got {text}")
+        raise ValueError(f"--shrinkage must be auto, cv or a number between 0 and 1, got {text}")
     return amount
 
 

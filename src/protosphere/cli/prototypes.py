@@ -68,8 +68,9 @@ def build(
     shrinkage: Annotated[
         str,
         typer.Option(
-            metavar="<auto|number>",
-            help="Shrinkage of the covariance with --whitening shrunk, from 0 to 1.",
+            metavar="<auto|cv|number>",
+            help="Shrinkage of the covariance with --whitening shrunk, from 0 to 1; cv chooses it "
+            "by cross-validation, best if labels are wrong.",
         ),
     ] = "auto",
     calibrate: Annotated[
