@@ -33,6 +33,7 @@ import training
 import variants
 import verdict
 import whitening
+import wrong_labels
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = (
@@ -136,6 +137,7 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "verdict-long": lambda: (verdict.table("long"), verdict.source("long")),
     "variants": _of_record("variants", variants.table, variants.source),
     "whitening": _of_record("whitening", whitening.table),
+    "wrong-labels": _of_record("wrong_labels", wrong_labels.table, wrong_labels.source),
     "shrinkage": _of_record("whitening", whitening.shrinkage_table),
     "million": _of_record("whitening", whitening.million_table),
 }

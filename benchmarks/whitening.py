@@ -94,7 +94,7 @@ _OF_A_MILLION = ("class means", "whitened class means", "NearestCentroid")
 
 def measure(name: str, source: str) -> dict[str, Any]:
     """Fit one classifier on one set of features in this process."""
-    data = _load(source)
+    data = load_features(source)
     seconds: list[float] = []
     cpu_seconds: list[float] = []
 
@@ -187,7 +187,12 @@ def _memory(result: dict[str, Any]) -> str:
     return "–" if result["peak_mib"] is None else f"{result['peak_mib']:,.0f} MiB"
 
 
-def _load(source: str) -> dict[str, np.ndarray]:
+def load_features(source: str) -> dict[str, np.ndarray]:
+    """Return the arrays of a feature file, of digits, or of a million random samples.
+
+    Args:
+        source: The file, ``digits`` or ``random``.
+    """
     if source == MILLION:
         generator = np.random.default_rng(0)
         return {
@@ -274,7 +279,7 @@ def main() -> None:
     names = [name for name in CLASSIFIERS if arguments.only in name]
     sets = {}
     for label, source in sources.items():
-        data = _load(source)
+        data = load_features(source)
         sets[label] = {
             "samples": len(data["features_train"]),
             "dim": data["features_train"].shape[1],
