@@ -11,7 +11,6 @@ x_train, y_train, x_test and y_test. ``--collect`` copies the records, without w
 results/benefits; runs whose records are there already are not run again.
 """
 
-import json
 import shutil
 from pathlib import Path
 
@@ -20,8 +19,11 @@ from jobs import Job, is_trained, main
 from protosphere.studies.convergence import read_log, run_convergence
 
 RESULTS = harness.RESULTS / "benefits"
+RECORDS = ("recipe.yaml", "machine.json", "metrics.jsonl", "data.json", "classes.json")
 METHODS = ("ce", "ntce", "nonl")
 NOISE_METHODS = ("ce", "normface", "ntce", "nonl")
+# Label smoothing of cross-entropy under label noise, beside none.
+NOISE_SMOOTHINGS = (0.2, 0.5)
 LONG_TAIL_METHODS = ("ce", "normface", "ntce", "nonl", "etf-dr")
 
 
@@ -84,6 +86,22 @@ def jobs() -> list[Job]:
         )
         for fraction in (0.4, 0.2)
         for method in NOISE_METHODS
+    ]
+    found += [
+        Job(
+            "label-noise-smoothing",
+            f"cifar100-noise-{fraction}-ce-smoothing-{smoothing}",
+            "cifar100-ce",
+            "cifar100",
+            (
+                f"data.label_noise={{name: symmetric, fraction: {fraction}}}",
+                f"loss.label_smoothing={smoothing}",
+                *_schedule(60),
+            ),
+            (("label-noise",),),
+        )
+        for fraction in (0.4, 0.2)
+        for smoothing in NOISE_SMOOTHINGS
     ]
     found += [
         Job(
@@ -151,18 +169,16 @@ def missing_jobs() -> list[Job]:
 
 def collect(runs: Path) -> None:
     """Copy the records of completed runs, without weights and features, to the results."""
-    for folder in sorted(path.parent for path in runs.glob("*/done")):
-        if not is_trained(folder) or not (folder / "benchmarks").exists():
+    for job in jobs():
+        folder, target = runs / job.name, RESULTS / job.name
+        if not (folder / "done").exists() or not job.benchmarks or not is_trained(folder):
             continue
-        target = RESULTS / folder.name
         shutil.rmtree(target, ignore_errors=True)
         (target / "benchmarks").mkdir(parents=True)
-        for name in ("recipe.yaml", "metrics.jsonl", "data.json", "classes.json"):
+        for name in RECORDS:
             shutil.copy(folder / name, target)
         for path in (folder / "benchmarks").glob("*.json"):
             shutil.copy(path, target / "benchmarks")
-        record = json.loads((folder / "machine.json").read_text()) | {"commit": harness.commit()}
-        (target / "machine.json").write_text(json.dumps(record, indent=1) + "\n")
     baseline = read_log(RESULTS / "cifar100-ce")
     for method in METHODS:
         if (RESULTS / f"cifar100-{method}").exists():

@@ -4,7 +4,7 @@ import json
 from statistics import fmean
 from typing import Any
 
-from benefits import LONG_TAIL_METHODS, METHODS, NOISE_METHODS, RESULTS
+from benefits import LONG_TAIL_METHODS, METHODS, NOISE_METHODS, NOISE_SMOOTHINGS, RESULTS
 from protosphere.report.paper import paper_value
 from protosphere.runs import RunFolder
 from protosphere.runs.results import read_result
@@ -108,14 +108,15 @@ def noise_table() -> str:
         "wrong labels learned (memorized)",
     )
     for fraction in (0.2, 0.4):
-        for method in NOISE_METHODS:
+        smoothed = {f"ce-smoothing-{s}": f"CE, label smoothing {s}" for s in NOISE_SMOOTHINGS}
+        for method, loss in {"ce": "CE", **smoothed, **NAMES}.items():
             name = f"cifar100-noise-{fraction}-{method}"
             if not (RESULTS / name).exists():
                 continue
             rows = {row["classifier"]: row for row in _rows(name, "label_noise")}
             kinds = ("head", "class_means", "whitened_class_means")
             cells = [_percent(rows[kind]["accuracy"]) for kind in kinds]
-            title = f"{NAMES[method]}, {100 * fraction:.0f} % wrong labels"
+            title = f"{loss}, {100 * fraction:.0f} % wrong labels"
             lines.append(_line(title, *cells, _percent(rows["head"]["memorized"])))
     return "\n".join(lines)
 

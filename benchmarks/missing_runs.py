@@ -1,6 +1,7 @@
 """Train the runs that the results of several benchmarks still lack, the most important first.
 
-These are the runs of verdict.py, dynamics.py and reproduction.py, as each of them would train them.
+These are the runs of verdict.py, dynamics.py and reproduction.py, as each of them would train them,
+and those of benefits.py with label smoothing under label noise.
 In one queue, the next run starts up while another one trains, also from one benchmark to the next.
 Runs that were interrupted continue.
 
@@ -13,6 +14,7 @@ does what it does in each of them.
 
 from pathlib import Path
 
+import benefits
 import dynamics
 import reproduction
 import verdict
@@ -24,7 +26,8 @@ def missing_jobs() -> list[Job]:
     short, long = (
         [job for job in verdict.missing_jobs() if job.group == group] for group in ("short", "long")
     )
-    return [*short, *dynamics.missing_jobs(), *long, *reproduction.missing_jobs()]
+    smoothing = [job for job in benefits.missing_jobs() if job.group == "label-noise-smoothing"]
+    return [*short, *dynamics.missing_jobs(), *smoothing, *long, *reproduction.missing_jobs()]
 
 
 def collect(runs: Path) -> None:
@@ -36,6 +39,7 @@ def collect(runs: Path) -> None:
     verdict.collect(runs)
     if any(is_trained(runs / job.name) for job in dynamics.jobs()):
         dynamics.collect(runs)
+    benefits.collect(runs)
     reproduction.collect(runs)
 
 

@@ -1,5 +1,6 @@
 """Jobs of the benchmarks that train: their recipes are valid, and local negatives are local."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import chain, count, repeat
 from pathlib import Path
@@ -110,19 +111,21 @@ def test_missing_runs_of_all_benchmarks_have_names_of_their_own_and_an_order(
     import_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     missing_runs = import_benchmark("missing_runs")
-    for name in ("verdict", "dynamics", "reproduction"):
+    for name in ("verdict", "dynamics", "benefits", "reproduction"):
         monkeypatch.setattr(import_benchmark(name), "RESULTS", tmp_path / name)
     jobs = missing_runs.missing_jobs()
     every = [
         job
-        for name in ("verdict", "dynamics", "reproduction")
+        for name in ("verdict", "dynamics", "benefits", "reproduction")
         for job in import_benchmark(name).jobs()
+        if name != "benefits" or job.group == "label-noise-smoothing"
     ]
     assert sorted(job.name for job in jobs) == sorted(job.name for job in every)
     assert len({job.name for job in jobs}) == len(jobs)
-    assert list(dict.fromkeys(job.group for job in jobs))[:4] == [
+    assert list(dict.fromkeys(job.group for job in jobs))[:5] == [
         "short",
         "dynamics",
+        "label-noise-smoothing",
         "long",
         "length-1000",
     ]
@@ -133,12 +136,43 @@ def test_missing_runs_are_collected_by_their_benchmarks(
 ) -> None:
     missing_runs = import_benchmark("missing_runs")
     collected: list[str] = []
-    for name in ("verdict", "dynamics", "reproduction"):
+    for name in ("verdict", "dynamics", "benefits", "reproduction"):
         monkeypatch.setattr(
             import_benchmark(name), "collect", lambda _, name=name: collected.append(name)
         )
     missing_runs.collect(tmp_path)
-    assert collected == ["verdict", "reproduction"]  # There are no measurements to write.
+    assert collected == [
+        "verdict",
+        "benefits",
+        "reproduction",
+    ]  # There are no measurements to write.
     monkeypatch.setattr(missing_runs, "is_trained", lambda folder: folder.name == "dynamics-ntce")
     missing_runs.collect(tmp_path)
-    assert collected[2:] == ["verdict", "dynamics", "reproduction"]
+    assert collected[3:] == ["verdict", "dynamics", "benefits", "reproduction"]
+
+
+def test_jobs_of_the_benefits_have_valid_recipes_and_records(
+    import_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    benefits, tables = import_benchmark("benefits"), import_benchmark("benefits_tables")
+    jobs = {job.name: job for job in benefits.jobs()}
+    assert len(jobs) == len(benefits.jobs())
+    for job in jobs.values():
+        read_recipe(job.recipe, ["data.source=arrays", "data.path=x.npz", *job.overrides])
+    results, runs = tmp_path / "results", tmp_path / "runs"
+    shutil.copytree(benefits.RESULTS, results)
+    for module in (benefits, tables):
+        monkeypatch.setattr(module, "RESULTS", results)
+    # A run of the benchmark and one of another, which has benchmarks too.
+    for name in ("cifar100-noise-0.4-ce-smoothing-0.2", "cifar10-scl-100-epochs"):
+        shutil.copytree(results / "cifar100-noise-0.4-ce", runs / name)
+        (runs / name / "done").touch()
+    missing = {job.name for job in benefits.missing_jobs()}
+    benefits.collect(runs)
+    collected = missing - {job.name for job in benefits.missing_jobs()}
+    assert collected == {"cifar100-noise-0.4-ce-smoothing-0.2"}
+    assert not (results / "cifar10-scl-100-epochs").exists()
+    lines = tables.noise_table().splitlines()
+    (plain,) = (line for line in lines if line.startswith("| CE, 40 % wrong labels |"))
+    (smoothed,) = (line for line in lines if line.startswith("| CE, label smoothing 0.2, 40 %"))
+    assert smoothed.split("|")[2:] == plain.split("|")[2:]

@@ -52,9 +52,8 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             not change predictions.
         whitening: ``"none"`` for unit features as they are, ``"shrunk"`` for features whitened by
             the shrunk within-class covariance.
-        shrinkage: Shrinkage a between 0 and 1; ``"auto"``, see
-            :meth:`protosphere.classifiers.Whitening.from_scatter`; or ``"cv"``, best where labels
-            are wrong, see :func:`protosphere.classifiers.cross_validated_shrinkage`.
+        shrinkage: Shrinkage a between 0 and 1, ``"auto"`` (see :meth:`Whitening.from_scatter`) or
+            ``"cv"``, best where labels are wrong (see :func:`cross_validated_shrinkage`).
 
     Attributes:
         temperature_: Temperature in use: the given one, or the result of :meth:`calibrate`.
@@ -122,7 +121,7 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> "PrototypeClassifier":
         """Add samples; the result equals :meth:`fit` on all samples, for any batches and order.
 
-        A shrinkage that :meth:`fit` has chosen by cross-validation stays.
+        A shrinkage that :meth:`fit` has chosen stays.
 
         Args:
             X: Features of shape (samples, dim).
@@ -135,7 +134,7 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Raises:
             ValueError: The arrays do not match or are not valid, strings and numbers are mixed
-                as class names, or ``shrinkage="cv"`` before :meth:`fit`.
+                as class names, or the first samples come with ``shrinkage="cv"``.
         """
         first = not hasattr(self, "classes_")
         self._check_arguments()
