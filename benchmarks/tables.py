@@ -134,6 +134,7 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "sweep-ranks": lambda: (sweeps.ranks_table(), sweeps.source()),
     "training": _of_record("training-gpu", training.table),
     "verdict": lambda: (verdict.table("short"), verdict.source("short")),
+    "verdict-progress": lambda: (verdict.progress_table("short"), verdict.source("short")),
     "verdict-long": lambda: (verdict.table("long"), verdict.source("long")),
     "variants": _of_record("variants", variants.table, variants.source),
     "whitening": _of_record("whitening", whitening.table),

@@ -17,7 +17,9 @@ classes.
 import contextlib
 import json
 import shutil
+import statistics
 from pathlib import Path
+from typing import Any
 
 import class_accuracy
 import class_tables
@@ -26,12 +28,20 @@ from jobs import Job, describe_machine, is_trained, main
 from protosphere.recipes import registry
 from protosphere.recipes.loading import read_recipe
 from protosphere.recipes.schema import find_difference, recipe_from_yaml
+from protosphere.runs import RunFolder
 from protosphere.runs.arrays import ARRAYS_FILE, BEST_ARRAYS_FILE
 from protosphere.runs.comparison import COMPARISON_FILE, Comparison, read_comparison
 from protosphere.studies.compare import run_comparison
 from sweeps import LOSSES, chosen_settings
 
 RESULTS = harness.RESULTS / "verdict"
+# Columns of the table of the progress: title, metric, factor and format.
+PROGRESS: tuple[tuple[str, str, float, str], ...] = (
+    ("test accuracy", "accuracy", 100, ".1f"),
+    ("training accuracy", "train_accuracy", 100, ".1f"),
+    ("rank of class means", "inter_effective_rank", 1, ".1f"),
+    ("within/between-class variance", "nc1_ratio", 1, ".3f"),
+)
 # Of the losses whose class means have a rank of at least 95 in the group short, the most accurate.
 CONTENDER = "ntce"
 # Group, epochs, seeds and methods.
@@ -149,6 +159,34 @@ def table(group: str) -> str:
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     return "\n".join([*lines, *(_row(comparison, loss) for loss in LOSSES if _name(loss) in names)])
+
+
+def progress_table(group: str) -> str:
+    """Return what the runs of a group have learned by the half and the end, as a Markdown table.
+
+    Args:
+        group: Name of the group.
+    """
+    epochs = next(epochs for name, epochs, *_ in GROUPS if name == group)
+    ends = epochs // 2, epochs
+    titles = (f"{title}, epoch {epoch}" for title, *_ in PROGRESS for epoch in ends)
+    lines = [f"| loss | {' | '.join(titles)} |", f"|---|{'---:|' * 2 * len(PROGRESS)}"]
+    for loss in LOSSES:
+        folders = sorted((RESULTS / group).glob(f"{group}-{loss}-[0-9]*"))
+        found: dict[int, list[dict[str, Any]]] = {epoch: [] for epoch in ends}
+        for record in (record for folder in folders for record in RunFolder(folder).records()):
+            if record["kind"] == "evaluation" and record["epoch"] in found:
+                found[record["epoch"]].append(record)
+        if folders:
+            cells = [
+                f"{factor * statistics.fmean(record[metric] for record in found[epoch]):{form}}"
+                for _, metric, factor, form in PROGRESS
+                for epoch in ends
+            ]
+            lines.append(f"| {registry.LOSSES[loss].title} | {' | '.join(cells)} |")
+    if len(lines) == 2:
+        raise FileNotFoundError(f"{RESULTS / group} has no runs")
+    return "\n".join(lines)
 
 
 def source(group: str) -> str:

@@ -322,3 +322,25 @@ def test_arrays_of_two_runs_of_the_verdict_are_kept(
         "| cross-entropy | 1 | 50.00 | – | 50.00 | 0.5 | 0.500 |",
         "| NONL | 1 | 50.00 | – | 50.00 | 0.5 | 0.500 |",
     ]
+
+
+def test_the_progress_of_runs_is_that_at_the_half_and_the_end(
+    import_benchmark: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    verdict = import_benchmark("verdict")
+    monkeypatch.setattr(verdict, "RESULTS", tmp_path)
+    with pytest.raises(FileNotFoundError):
+        verdict.progress_table("short")
+    for seed, value in ((42, 0.25), (43, 0.75)):
+        times = [(50, value / 2), (75, 0.9), (100, value)]
+        series = dict.fromkeys(("train_accuracy", *VERDICT_METRICS), times)
+        for method in ("normface", "normface-nonl"):
+            logged_run(tmp_path / "short" / f"short-{method}-{seed}", series)
+    lines = verdict.progress_table("short").splitlines()
+    assert "training accuracy, epoch 50 | training accuracy, epoch 100 |" in lines[0]
+    assert lines[2:] == [
+        "| NormFace | 25.0 | 50.0 | 25.0 | 50.0 | 0.2 | 0.5 | 0.250 | 0.500 |",
+        "| NormFace + NONL | 25.0 | 50.0 | 25.0 | 50.0 | 0.2 | 0.5 | 0.250 | 0.500 |",
+    ]
