@@ -27,7 +27,7 @@ def missing_jobs() -> list[Job]:
         [job for job in verdict.missing_jobs() if job.group == group] for group in ("short", "long")
     )
     smoothing = [job for job in benefits.missing_jobs() if job.group == "label-noise-smoothing"]
-    return [*short, *dynamics.missing_jobs(), *smoothing, *long, *reproduction.missing_jobs()]
+    return [*short, *long, *dynamics.missing_jobs(), *smoothing, *reproduction.missing_jobs()]
 
 
 def collect(runs: Path) -> None:

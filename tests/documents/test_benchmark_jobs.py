@@ -124,9 +124,9 @@ def test_missing_runs_of_all_benchmarks_have_names_of_their_own_and_an_order(
     assert len({job.name for job in jobs}) == len(jobs)
     assert list(dict.fromkeys(job.group for job in jobs))[:5] == [
         "short",
+        "long",
         "dynamics",
         "label-noise-smoothing",
-        "long",
         "length-1000",
     ]
 
