@@ -1,5 +1,6 @@
 """Cross-validated shrinkage: against loops, in estimators and files, with wrong labels."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+from sklearn.utils.estimator_checks import check_estimator
 from torch import Tensor
 
 from protosphere.classifiers import (
@@ -39,10 +41,16 @@ def noisy_samples(
 
 
 def choose_by_loops(
-    features: Tensor, labels: Tensor, *, num_classes: int, weights: Tensor, rule: Rule
+    features: Tensor,
+    labels: Tensor,
+    *,
+    num_classes: int,
+    weights: Tensor,
+    rule: Rule,
+    max_held_out: int = shrinkage.MAX_HELD_OUT,
 ) -> float | str:
     """Fit one classifier per fold and value, as the definition says."""
-    folds = stratified_folds(labels)
+    folds = stratified_folds(labels, max_held_out=max_held_out)
     gains, variances = np.zeros(len(SHRINKAGES)), np.zeros(len(SHRINKAGES))
     for fold in range(NUM_FOLDS):
         train, held_out = (folds != fold).nonzero()[:, 0], (folds == fold).nonzero()[:, 0]
@@ -68,8 +76,16 @@ def choose_by_loops(
 
 @pytest.mark.parametrize("rule", ["cosine", "nearest"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_choice_is_that_of_loops(rule: Rule, weighted: bool) -> None:
+@pytest.mark.parametrize("limit", ["none", "samples", "scores"])
+def test_the_choice_is_that_of_loops(
+    rule: Rule, weighted: bool, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     choices = set()
+    monkeypatch.setattr(shrinkage, "_CHUNK_ROWS", 60)
+    if limit == "samples":
+        monkeypatch.setattr(shrinkage, "MAX_HELD_OUT", 35)
+    elif limit == "scores":
+        monkeypatch.setattr(shrinkage, "_MAX_SCORES", 35 * 7 + 3)
     for seed in range(12):
         features, labels = noisy_samples(num_samples=250, fraction=seed % 4 / 5, seed=seed)
         features = features.double()
@@ -77,7 +93,14 @@ def test_the_choice_is_that_of_loops(rule: Rule, weighted: bool) -> None:
         weights = 8 * torch.rand(len(labels), generator=generator) ** 7
         if not weighted:
             weights = torch.ones(len(labels))
-        expected = choose_by_loops(features, labels, num_classes=7, weights=weights, rule=rule)
+        expected = choose_by_loops(
+            features,
+            labels,
+            num_classes=7,
+            weights=weights,
+            rule=rule,
+            max_held_out=shrinkage.MAX_HELD_OUT if limit == "none" else 35,
+        )
         given_weights = weights if weighted else None
         found = cross_validated_shrinkage(
             features, labels, num_classes=7, weights=given_weights, rule=rule
@@ -100,15 +123,15 @@ def test_folds_are_disjoint_and_stratified(counts: list[int], max_held_out: int,
     everything = stratified_folds(labels, seed=seed)
     for label, count in enumerate(counts):
         sizes = everything[labels == label].bincount(minlength=NUM_FOLDS)
-        assert sizes.sum() == count  # Every sample is left out once.
+        assert sizes.sum() == count  # Every sample is held out once.
         assert sizes.max() - sizes.min() <= 1
     folds = stratified_folds(labels, max_held_out=max_held_out, seed=seed)
     num_held_out = min(len(labels), NUM_FOLDS * max_held_out)
     assert int((folds >= 0).sum()) == num_held_out
     assert int(folds[folds >= 0].bincount().max()) <= max_held_out
     for label, count in enumerate(counts):
-        left_out = int((folds[labels == label] >= 0).sum())
-        assert abs(left_out - count * num_held_out / len(labels)) < 1 + 1e-9
+        held_out = int((folds[labels == label] >= 0).sum())
+        assert abs(held_out - count * num_held_out / len(labels)) < 1 + 1e-9
 
 
 def test_folds_do_not_depend_on_what_classes_are_called() -> None:
@@ -117,14 +140,44 @@ def test_folds_do_not_depend_on_what_classes_are_called() -> None:
     assert not stratified_folds(labels).equal(stratified_folds(labels, seed=1))
 
 
-def test_fewer_held_out_samples_choose_a_similar_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    features, labels = noisy_samples(num_samples=2000)
-    full = cross_validated_shrinkage(features, labels, num_classes=6)
-    monkeypatch.setattr(shrinkage, "MAX_HELD_OUT", 100)
-    limited = cross_validated_shrinkage(features, labels, num_classes=6)
-    assert isinstance(full, float)
-    assert isinstance(limited, float)
-    assert abs(full - limited) <= 0.2
+def test_samples_of_weight_zero_change_nothing() -> None:
+    for seed in range(4):
+        features, labels = noisy_samples(seed=seed)
+        weights = torch.ones(len(labels))
+        weights[::3] = 0
+        kept = weights > 0
+        found = cross_validated_shrinkage(features, labels, num_classes=6, weights=weights)
+        assert found == cross_validated_shrinkage(features[kept], labels[kept], num_classes=6)
+
+
+def test_indices_of_classes_may_be_bytes() -> None:
+    features, labels = noisy_samples()
+    expected = cross_validated_shrinkage(features, labels, num_classes=6)
+    assert cross_validated_shrinkage(features, labels.byte(), num_classes=6) == expected != "auto"
+
+
+@pytest.mark.parametrize("rule", ["cosine", "nearest"])
+def test_the_estimator_chooses_for_its_rule_and_weights(rule: Rule) -> None:
+    choices = set()
+    for seed in range(6):
+        features, labels = noisy_samples(num_samples=250, fraction=0.4, seed=seed)
+        generator = torch.Generator().manual_seed(seed)
+        weights = 8 * torch.rand(len(labels), generator=generator).double() ** 7
+        choose = partial(cross_validated_shrinkage, features, labels, num_classes=6)
+        expected = [
+            choose(weights=weights, rule=rule),
+            choose(rule=rule),
+            choose(weights=weights),
+        ]
+        choices.add(tuple(expected))
+        classifier = PrototypeClassifier(whitening="shrunk", shrinkage="cv", rule=rule)
+        classifier.fit(features.numpy(), labels.numpy(), sample_weight=weights.numpy())
+        fixed = PrototypeClassifier(whitening="shrunk", shrinkage=expected[0], rule=rule)
+        fixed.fit(features.numpy(), labels.numpy(), sample_weight=weights.numpy())
+        assert classifier.shrinkage_ == fixed.shrinkage_
+    # Weights count, and so does a rule that is not the default.
+    assert any(with_weights != without for with_weights, without, _ in choices)
+    assert rule == "cosine" or any(of_rule != of_cosine for of_rule, _, of_cosine in choices)
 
 
 @pytest.mark.parametrize(
@@ -195,10 +248,48 @@ def test_cross_validation_needs_all_samples() -> None:
     with pytest.raises(ValueError, match="needs all samples at once: call fit first"):
         classifier.partial_fit(features, labels)
     fitted = PrototypeClassifier(whitening="shrunk").fit(features, labels)
+    fitted.set_params(shrinkage="cv")
     with pytest.raises(ValueError, match="'cv' must be set before fit"):
-        fitted.set_params(shrinkage="cv").predict(features)
+        fitted.predict(features)
+    with pytest.raises(ValueError, match="needs all samples at once: call fit first"):
+        fitted.partial_fit(features, labels)
+    light = PrototypeClassifier(whitening="shrunk", shrinkage="cv")
+    light.fit(features, labels, sample_weight=np.full(len(labels), 1 / len(labels)))
+    with pytest.raises(ValueError, match="weights must count as samples, with a sum above 1"):
+        light.predict(features)
     with pytest.raises(ValueError, match="must be 'auto', 'cv' or a number between 0 and 1"):
         PrototypeClassifier(shrinkage="best").fit(features, labels)  # type: ignore[arg-type]
+
+
+@pytest.mark.bad_input
+def test_bad_arguments_are_refused() -> None:
+    features, labels = noisy_samples(num_samples=20)
+    weights = torch.ones(20)
+    choose = partial(cross_validated_shrinkage, num_classes=6)
+    with pytest.raises(ValueError, match="rule must be 'cosine' or 'nearest', got 'euclid'"):
+        choose(features, labels, rule="euclid")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="labels"):
+        choose(features, labels[:-1])
+    with pytest.raises(ValueError, match="labels"):
+        choose(features, labels[:, None])
+    with pytest.raises(ValueError, match="weights must hold one value per sample"):
+        choose(features, labels, weights=weights[:-1])
+    features[13, 2] = torch.nan
+    with pytest.raises(ValueError, match="row 13 is not"):
+        choose(features, labels)
+
+
+@pytest.mark.bad_input
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_scikit_learns_estimator_checks() -> None:
+    reason = "partial_fit needs an earlier fit, which chooses the shrinkage"
+    check_estimator(
+        PrototypeClassifier(whitening="shrunk", shrinkage="cv"),
+        expected_failed_checks={
+            "check_n_features_in_after_fitting": reason,
+            "check_estimators_partial_fit_n_features": reason,
+        },
+    )
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -88,7 +88,7 @@ def test_build_says_what_was_built(files: Path) -> None:
     assert output == f"{expected} {out}\n"
 
 
-@pytest.mark.parametrize("shrinkage", [None, 0.3, "cv"])
+@pytest.mark.parametrize("shrinkage", [None, 0.3])
 def test_a_whitened_classifier(files: Path, shrinkage: Any) -> None:
     out, test = files / "whitened.safetensors", files / "test.npz"
     options = [] if shrinkage is None else ["--shrinkage", shrinkage]
@@ -114,6 +114,23 @@ def test_a_whitened_classifier(files: Path, shrinkage: Any) -> None:
     session = onnxruntime.InferenceSession(str(files / "whitened.onnx"))
     (probabilities,) = session.run(["probabilities"], {"features": queries})
     np.testing.assert_allclose(probabilities, own.predict_proba(queries), rtol=0, atol=1e-4)
+
+
+def test_a_shrinkage_by_cross_validation(tmp_path: Path) -> None:
+    """Half of the labels are wrong, so that cross-validation does not choose ``auto``."""
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 4, 300)
+    noise = generator.normal(size=(300, 60)) * np.linspace(0.5, 4, 60)
+    features = 2 * generator.normal(size=(4, 60))[labels] + noise
+    labels[::2] = (labels[::2] + generator.integers(1, 4, 150)) % 4
+    np.savez(tmp_path / "train.npz", features=features.astype(np.float32), labels=labels)
+    expected = PrototypeClassifier(whitening="shrunk", shrinkage="cv").fit(features, labels)
+    assert expected.shrinkage_ is not None
+    assert abs(expected.shrinkage_ - 60 / (60 + 296)) > 0.1
+    options = ["--whitening", "shrunk", "--shrinkage", "cv"]
+    out = tmp_path / "a.safetensors"
+    output = _prototypes("build", tmp_path / "train.npz", "--out", out, *options)
+    assert f"whitened with shrinkage {expected.shrinkage_:.3g}," in output
 
 
 def test_info_describes_a_classifier(files: Path, saved: Path) -> None:

@@ -50,10 +50,9 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rule: Decision rule: ``"cosine"`` or ``"nearest"`` (nearest class mean).
         temperature: Temperature of the probabilities, until :meth:`calibrate` is called. It does
             not change predictions.
-        whitening: ``"none"`` for unit features as they are, ``"shrunk"`` for features whitened by
-            the shrunk within-class covariance.
+        whitening: ``"none"``, or ``"shrunk"`` to whiten by the shrunk within-class covariance.
         shrinkage: Shrinkage a between 0 and 1, ``"auto"`` (see :meth:`Whitening.from_scatter`) or
-            ``"cv"``, best where labels are wrong (see :func:`cross_validated_shrinkage`).
+            ``"cv"``: chosen by :meth:`fit` for the rule (see :func:`cross_validated_shrinkage`).
 
     Attributes:
         temperature_: Temperature in use: the given one, or the result of :meth:`calibrate`.
@@ -133,12 +132,13 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The classifier itself.
 
         Raises:
-            ValueError: The arrays do not match or are not valid, strings and numbers are mixed
-                as class names, or the first samples come with ``shrinkage="cv"``.
+            ValueError: The arrays do not match or are not valid, strings and numbers are mixed as
+                class names, or ``shrinkage="cv"`` comes before :meth:`fit`.
         """
         first = not hasattr(self, "classes_")
         self._check_arguments()
-        if first and self.whitening == "shrunk" and self.shrinkage == "cv":
+        chosen = None if first else self._table.shrinkage
+        if (self.whitening, self.shrinkage, chosen) == ("shrunk", "cv", None):
             raise ValueError("shrinkage='cv' needs all samples at once: call fit first")
         features, targets, weights = validate_samples(self, X, y, sample_weight, reset=first)
         requested = targets[:0] if classes is None else np.asarray(classes)

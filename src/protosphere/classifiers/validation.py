@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from protosphere.classifiers.checks import check_temperature
 from protosphere.classifiers.shrinkage import ChosenShrinkage
-from protosphere.classifiers.whitening import check_shrinkage
+from protosphere.classifiers.whitening import check_rule, check_shrinkage
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -128,8 +128,7 @@ def check_options(
     rule: str, whitening: str, shrinkage: ChosenShrinkage, temperature: float
 ) -> None:
     """Raise ValueError unless these are valid options of a prototype classifier."""
-    if rule not in ("cosine", "nearest"):
-        raise ValueError(f"rule must be 'cosine' or 'nearest', got {rule!r}")
+    check_rule(rule)
     if whitening not in ("none", "shrunk"):
         raise ValueError(f"whitening must be 'none' or 'shrunk', got {whitening!r}")
     check_shrinkage(shrinkage, names=("auto", "cv"))

@@ -60,8 +60,8 @@ class Whitening:
             return cls(scatter.center, identity, 1.0)
         if shrinkage == "auto" and scatter.degrees <= 0:
             raise ValueError(
-                "weights must count as samples for shrinkage='auto', with a sum above 1 in some "
-                f"class, got at most {float(scatter.means.weights.max()):g}"
+                "weights must count as samples, with a sum above 1 in some class, got at most "
+                f"{float(scatter.means.weights.max()):g}; or set shrinkage to a number"
             )
         amount = automatic_shrinkage(scatter) if shrinkage == "auto" else float(shrinkage)
         factor, failed = torch.linalg.cholesky_ex(
@@ -214,6 +214,12 @@ def is_without_scatter(scatter: ClassScatter) -> bool:
         scatter: Class means and pooled within-class scatter.
     """
     return float(scatter.within.trace()) <= _MIN_TRACE * max(scatter.degrees, 1)
+
+
+def check_rule(rule: str) -> None:
+    """Raise ValueError unless this is a decision rule."""
+    if rule not in ("cosine", "nearest"):
+        raise ValueError(f"rule must be 'cosine' or 'nearest', got {rule!r}")
 
 
 def check_shrinkage(shrinkage: float | str, *, names: tuple[str, ...] = ("auto",)) -> None:
