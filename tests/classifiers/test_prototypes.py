@@ -1,5 +1,6 @@
 """PrototypeClassifier: scikit-learn's checks, an oracle for both rules, changing classes, files."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -7,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.pipeline import make_pipeline
@@ -306,6 +308,43 @@ def fit(
 def from_identity(names: list[str]) -> PrototypeClassifier:
     means = class_means(torch.eye(3), torch.arange(3), num_classes=3)
     return PrototypeClassifier.from_means(means, names)
+
+
+@pytest.mark.parametrize("whitening", ["none", "shrunk"])
+def test_a_file_with_a_flipped_bit_is_refused(
+    samples: Samples, whitening: Any, tmp_path: Path
+) -> None:
+    classifier = fit(*samples, whitening=whitening)
+    content = classifier.to_bytes()
+    refused = 0
+    for position in range(len(content)):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << position % 8
+        (tmp_path / "file").write_bytes(flipped)
+        try:
+            loaded = PrototypeClassifier.load(tmp_path / "file")
+        except ValueError as error:
+            refused += "file is damaged or not a saved PrototypeClassifier" in str(error)
+        else:  # A bit of the name of the checksum, of formatting or of an alias.
+            assert loaded.scores(samples[0]).tobytes() == classifier.scores(samples[0]).tobytes()
+            assert loaded.classes_.tolist() == classifier.classes_.tolist()
+    assert refused > len(content) - 20
+
+
+def test_a_file_of_the_first_version_is_read(samples: Samples, tmp_path: Path) -> None:
+    classifier = fit(*samples)
+    metadata = {
+        "format": "protosphere prototypes 1",
+        "rule": "nearest",
+        "temperature": "0.25",
+        "classes": json.dumps(NAMES.tolist()),
+        "dtype": NAMES.dtype.str,
+    }
+    arrays = {"sums": classifier.sums_, "weights": classifier.weights_}
+    save_file(arrays, tmp_path / "file", metadata=metadata)
+    loaded = PrototypeClassifier.load(tmp_path / "file")
+    assert (loaded.rule, loaded.temperature_) == ("nearest", 0.25)
+    np.testing.assert_array_equal(loaded.prototypes_, classifier.prototypes_)
 
 
 @pytest.mark.bad_input

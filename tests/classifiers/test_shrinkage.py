@@ -233,12 +233,14 @@ def test_a_chosen_shrinkage_stays(tmp_path: Path) -> None:
     assert classifier.fit(features, labels).shrinkage_ != chosen
 
 
-def test_without_whitening_nothing_is_chosen(tmp_path: Path) -> None:
+@pytest.mark.bad_input
+@pytest.mark.parametrize("value", ["cv", 0.4])
+def test_a_shrinkage_without_whitening_is_refused(value: Any) -> None:
     features, labels = (array.numpy() for array in noisy_samples())
-    classifier = PrototypeClassifier(shrinkage="cv").partial_fit(features, labels)
-    assert classifier.shrinkage_ is None
-    classifier.save(tmp_path / "saved.safetensors")
-    assert PrototypeClassifier.load(tmp_path / "saved.safetensors").shrinkage_ is None
+    classifier = PrototypeClassifier(shrinkage=value)
+    for method in (classifier.fit, classifier.partial_fit):
+        with pytest.raises(ValueError, match=f"shrinkage={value!r} needs whitening='shrunk'"):
+            method(features, labels)
 
 
 @pytest.mark.bad_input

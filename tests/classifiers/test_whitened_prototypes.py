@@ -194,7 +194,7 @@ def test_options_may_change_after_fitting(samples: Samples) -> None:
         strong, shrunk(shrinkage=1.0).fit(features, names).scores(features), atol=1e-6
     )
     assert classifier.shrinkage_ == 1
-    plain = classifier.set_params(whitening="none")
+    plain = classifier.set_params(whitening="none", shrinkage="auto")
     assert plain.shrinkage_ is None
     expected = PrototypeClassifier().fit(features, names).scores(features)
     np.testing.assert_allclose(plain.scores(features), expected, atol=1e-6)

@@ -60,6 +60,14 @@ def test_what_is_missing_is_said(runs: Path) -> None:
     assert "Part II compares with a run: --baseline RUN" in output
 
 
+def test_a_single_evaluation_tells_nothing(runs: Path) -> None:
+    last = {metric: [(20, 0.5)] for metric in CONVERGENCE_METRICS}
+    logged_run(runs / "once", last, "schedule.epochs=20", "evaluation.every=50")
+    output = run_command("benchmark", "convergence", runs / "once", columns=250)
+    assert "once was evaluated once, at its end; `evaluation.every` must be smaller" in output
+    assert "multiples" not in output
+
+
 @pytest.mark.long
 def test_the_curves_are_drawn(runs: Path) -> None:
     pytest.importorskip("matplotlib")

@@ -358,7 +358,7 @@ def test_a_folder_without_a_run_is_refused(command: str, tmp_path: Path) -> None
 @pytest.mark.bad_input
 def test_a_run_without_a_checkpoint_is_refused(runs: Path, tmp_path: Path) -> None:
     RunFolder(tmp_path).start((runs / "ce/recipe.yaml").read_text(), compare=lambda *_: None)
-    assert refusal("evaluate", tmp_path) == f"{tmp_path} has no checkpoint yet"
+    assert refusal("evaluate", tmp_path) == f"{tmp_path} has no checkpoint"
 
 
 @pytest.mark.bad_input
@@ -383,4 +383,4 @@ def test_a_checkpoint_of_another_recipe_is_refused(runs: Path, tmp_path: Path) -
     (foreign / "recipe.yaml").write_text((runs / "nonl/recipe.yaml").read_text())
     assert "it is of another model" in refusal("evaluate", foreign)
     (foreign / "recipe.yaml").write_text("name: [")
-    assert refusal("evaluate", foreign).startswith("a recipe must be valid YAML")
+    assert "foreign/recipe.yaml: a recipe must be valid YAML" in refusal("evaluate", foreign)

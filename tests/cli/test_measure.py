@@ -52,6 +52,31 @@ def test_the_table_has_every_metric(content: Arrays, tmp_path: Path) -> None:
         assert condition in output
 
 
+def test_labels_may_be_names(content: Arrays, tmp_path: Path) -> None:
+    names = np.array(["cat", "ant", "bee"])
+    expected = _record(_save(tmp_path / "f.npz", content))
+    named = content | {"labels": names[content["labels"]]}
+    with_names = _record(_save(tmp_path / "named.npz", named | {"class_names": names}))
+    assert with_names["metrics"] == expected["metrics"]
+    del named["prototypes"]
+    alone = _record(_save(tmp_path / "alone.npz", named | {"labels": named["labels"].astype("S")}))
+    assert alone["metrics"]["nc1_ratio"] == pytest.approx(expected["metrics"]["nc1_ratio"])
+    assert "class cat" in run_command("measure", tmp_path / "alone.npz") or "class ant" in (
+        run_command("measure", tmp_path / "alone.npz")
+    )
+
+
+@pytest.mark.bad_input
+def test_names_that_fit_no_class_are_refused(content: Arrays, tmp_path: Path) -> None:
+    names = np.array(["cat", "ant", "bee"])
+    named = content | {"labels": names[content["labels"]]}
+    message = refusal("measure", _save(tmp_path / "f.npz", named))
+    assert "it must also have class_names, in the order of the prototypes" in message
+    other = named | {"class_names": np.array(["cat", "ant", "cow"])}
+    message = refusal("measure", _save(tmp_path / "f.npz", other))
+    assert message == "labels in f.npz must be class names, got 'bee'"
+
+
 @pytest.mark.long
 def test_the_measurement_is_drawn(content: Arrays, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

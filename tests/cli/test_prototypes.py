@@ -133,6 +133,17 @@ def test_a_shrinkage_by_cross_validation(tmp_path: Path) -> None:
     assert f"whitened with shrinkage {expected.shrinkage_:.3g}," in output
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int64])
+@pytest.mark.parametrize("labels", [np.array([0.0, 1, 1, 0]), np.array([False, True, True, False])])
+def test_features_and_labels_may_be_of_other_types(
+    tmp_path: Path, kind: Any, labels: np.ndarray
+) -> None:
+    features = np.array([[9, 1], [1, 8], [2, 9], [7, 1]], kind)
+    path, out = _save(tmp_path / "a.npz", features, labels), tmp_path / "a.safetensors"
+    _prototypes("build", path, "--out", out)
+    assert "accuracy 100.00 %" in _prototypes("score", out, path)
+
+
 def test_info_describes_a_classifier(files: Path, saved: Path) -> None:
     lines = ["3 classes in 8 dimensions, rule cosine, temperature 0.1"]
     lines += [f"{name}: 40 samples" for name in NAMES]
@@ -220,10 +231,12 @@ def test_labels_that_are_no_classes_do_not_prevent_predictions(files: Path, save
     result = invoke("prototypes", "predict", saved, path)
     assert result.exit_code == 0
     assert len(_rows(result.stdout)) == 4
-    assert result.stderr.startswith("No accuracy: labels in floats.npz must be integers or strings")
+    assert result.stderr.startswith(
+        "No accuracy: labels in floats.npz must be whole numbers or strings"
+    )
     assert result.stderr.count("\n") == 1
     message = refusal("prototypes", "predict", saved, path, "--labels", "labels")
-    assert message.startswith("labels in floats.npz must be integers or strings")
+    assert message.startswith("labels in floats.npz must be whole numbers or strings")
 
 
 def test_export_computes_the_probabilities_of_the_classifier(files: Path) -> None:
@@ -317,9 +330,9 @@ def test_what_is_refused_changes_no_file(files: Path, saved: Path) -> None:
     new = files / "new.safetensors"
     for arguments, message in (
         (["build", opposed, "--out", new], "samples of a class must have a common direction"),
-        (["build", floats, "--out", new], "labels in floats.npz must be integers or strings"),
+        (["build", floats, "--out", new], "labels in floats.npz must be whole numbers or strings"),
         (["build", outside, "--out", new], "must be between 0 and 2, one for each class name"),
-        (["build", empty, "--out", new], "features in empty.npz must be floating-point numbers"),
+        (["build", empty, "--out", new], "features in empty.npz must have samples and dimensions"),
         (["build", nan, "--out", new], "features must be finite"),
         (["build", files / "nothing.npz", "--out", new], "nothing.npz"),
         (
@@ -330,6 +343,7 @@ def test_what_is_refused_changes_no_file(files: Path, saved: Path) -> None:
             ["build", train, "--out", new, "--whitening", "shrunk", "--shrinkage", "lots"],
             "--shrinkage must be auto, cv or a number between 0 and 1, got lots",
         ),
+        (["info", files], "is a folder, not a saved PrototypeClassifier"),
         (["info", train], "is damaged or not a saved PrototypeClassifier"),
         (["remove", saved, "dog"], "there is no class 'dog' to remove"),
         (["add", saved, "bee", dogs], "there is already a class 'bee'"),

@@ -5,12 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from protosphere.cli import signals
 from protosphere.cli.sweep_text import print_trials
 from protosphere.recipes.loading import read_recipe
 from protosphere.runs.sweeps import read_sweep
@@ -40,7 +44,7 @@ def test_the_table_has_all_trials_the_best_first(finished: tuple[Path, Any]) -> 
     out, result = finished
     record = read_sweep(out)
     lines = result.stdout.splitlines()
-    assert lines[0] == "digits-ntce: validation accuracy of 3 of 3 trials"
+    assert lines[0] == "digits-ntce: validation accuracy, 3 of 3 trials complete"
     assert lines[1].split() == ["trial", "optimizer.lr", "loss.temperature", "accuracy"]
     assert record.best is not None
     assert lines[2].split()[0] == f"{record.best.number:04d}"
@@ -103,6 +107,25 @@ def test_a_killed_sweep_continues_with_the_same_trials(
     assert first.startswith("trial 0000 (1 of 3)")
     run_command(*_arguments(out, *OVER))
     assert read_sweep(out) == read_sweep(finished[0])
+
+
+def test_a_sweep_that_is_stopped_says_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def stop_in_the_first_trial(**_: Any) -> Iterator[Callable[[], bool]]:
+        asked = count()
+        yield lambda: next(asked) > 1
+
+    monkeypatch.setattr(signals, "catch_signals", stop_in_the_first_trial)
+    out = tmp_path / "sweep"
+    result = invoke(*_arguments(out, *OVER), columns=120)
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert lines[0] == "digits-ntce: validation accuracy, 0 of 3 trials complete"
+    assert lines[2].endswith("not finished")
+    left = "Not complete: 3 of 3 trials are left; the same command continues"
+    assert result.stderr.splitlines()[-1] == left
 
 
 def test_a_sweep_without_a_complete_trial_is_an_error(tmp_path: Path) -> None:

@@ -71,7 +71,13 @@ def test_a_run_is_resumed_with_its_own_recipe(run: Path, tmp_path: Path) -> None
     resumed = run_command("train", "--resume", "--out", run, "--device", "cpu")
     assert resumed.startswith("Nothing left to do")
     assert "RECIPE must be given" in refusal("train", "--out", tmp_path / "new")
-    assert "RECIPE must be given" in refusal("train", "--resume", "--out", tmp_path / "new")
+    new = tmp_path / "new"
+    assert refusal("train", "--out", new).startswith("RECIPE must be given")
+    message = refusal("train", "--resume", "--out", new)
+    assert message == f"{new} has no run to resume; RECIPE starts one"
+    (tmp_path / "bad.yaml").write_text("just words\n")
+    message = refusal("train", tmp_path / "bad.yaml", "--out", new)
+    assert message == f"{tmp_path / 'bad.yaml'}: a recipe must be a mapping of keys to values"
 
 
 def test_a_resumed_run_says_where_it_continues(tmp_path: Path) -> None:
@@ -148,7 +154,7 @@ def test_a_folder_with_a_run_is_refused_and_not_touched(run: Path) -> None:
         (["none.yaml"], "none.yaml must be a YAML file; it does not exist"),
         (["cifar100-ce", "--set", "data.root=/nowhere"], "cifar100"),
         (["digits-ce", "--device", "cuda:99"], "--device must be a device that is available here"),
-        (["digits-ce", "--set", "name"], "an override must have the form path=value, got 'name'"),
+        (["digits-ce", "--set", "name"], "an override must have the form key=value, got 'name'"),
     ],
 )
 def test_refused_before_anything_is_printed_or_written(

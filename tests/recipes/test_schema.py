@@ -279,7 +279,7 @@ def test_keys_without_effect_are_refused(recipe: str, overrides: list[str], mess
         ),
         ("augmentation.sise=8", "a recipe has no augmentation.sise; did you mean size?"),
         ("loss.class_weights=[1, -1]", "loss.class_weights[1] must be at least 0, got -1"),
-        ("schedule.epochs", "an override must have the form path=value, got 'schedule.epochs'"),
+        ("schedule.epochs", "an override must have the form key=value, got 'schedule.epochs'"),
         ("seed=[1", "the value of seed must be valid YAML, got '[1'"),
     ],
 )

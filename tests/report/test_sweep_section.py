@@ -71,7 +71,10 @@ def test_trials_are_ordered_and_say_what_became_of_them(record: SweepRecord) -> 
     best = "optimizer.lr=0.1, loss.temperature=0.1, with a validation accuracy of 90.00 % on 400"
     assert best in notes(section)
     # One standard error is sqrt(0.9 * 0.1 / 400) = 1.5 points: no other trial is as good.
-    assert "1 trial is within one standard error (1.5 percentage points)" in notes(section)
+    assert (
+        "No other trial is within one standard error (1.5 percentage points) of the best"
+        in notes(section)
+    )
 
 
 def test_the_diagram_has_all_trials_and_the_best_one(record: SweepRecord) -> None:

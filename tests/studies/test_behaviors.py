@@ -141,14 +141,14 @@ def test_only_runs_with_the_same_settings_are_compared(tmp_path: Path) -> None:
 
 
 def test_temperatures_are_not_averaged(tmp_path: Path) -> None:
-    _write(tmp_path, "ntce", epoch=5, accuracy=0.6)
+    _write(tmp_path / "ntce", "ntce", epoch=5, accuracy=0.6)
     for temperature, accuracy in ((0.1, 0.9), (0.2, 0.5), (0.3, 0.8)):
         run = _write(tmp_path / str(temperature), "normface", accuracy=accuracy)
         text = (run / "recipe.yaml").read_text()
         assert "temperature: 0.2" in text
         text = text.replace("temperature: 0.2", f"temperature: {temperature}")
         (run / "recipe.yaml").write_text(text)
-    folders = [tmp_path, *(tmp_path / name for name in ("0.1", "0.2", "0.3"))]
+    folders = [tmp_path / "ntce", *(tmp_path / name for name in ("0.1", "0.2", "0.3"))]
 
     def find_evidence(folders: list[Path]) -> str:
         (check,) = [one for one in check_behaviors(folders).checks if one.behavior == "EB3"]
@@ -170,7 +170,7 @@ def test_runs_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     assert checklist.num_runs == 2
     assert checklist.skipped[str(unfinished)] == "it is not complete"
     assert "of protosphere 0.1" in checklist.skipped[str(old)]
-    with pytest.raises(RunFolderError, match="must be a run folder or contain some"):
+    with pytest.raises(RunFolderError, match="is not a run folder, and contains none"):
         check_behaviors([tmp_path / "ce-42" / "nothing"])
 
 

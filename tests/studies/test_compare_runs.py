@@ -53,6 +53,18 @@ def test_run_folders_are_grouped_by_recipe_without_the_seed(tmp_path: Path) -> N
     assert not list(tmp_path.glob("*.json"))
 
 
+def test_runs_are_found_in_folders_of_folders(tmp_path: Path) -> None:
+    _logged(tmp_path / "all/ce", [0.5, 0.7], recipe="digits-ce")
+    _logged(tmp_path / "all/nonl", [0.6, 0.75])
+    (tmp_path / "all/comparison.json").write_text("{}")
+    (tmp_path / "none/a/b/c").mkdir(parents=True)
+    comparison = compare_runs([tmp_path / "all"])
+    assert [method.name for method in comparison.methods] == ["digits-ce", "digits-nonl"]
+    assert comparison.seeds == (0, 1)
+    with pytest.raises(RunFolderError, match="is not a run folder, and contains none"):
+        compare_runs([tmp_path / "none"])
+
+
 def test_recipes_of_one_name_are_told_apart_by_the_keys_that_differ(tmp_path: Path) -> None:
     _logged(tmp_path / "a", [0.5])
     _logged(tmp_path / "b", [0.6], "optimizer.lr=0.5", "evaluation.every=1")
@@ -146,13 +158,14 @@ def test_bad_input(tmp_path: Path) -> None:
     _logged(tmp_path / "a", [0.5])
     with pytest.raises(RunFolderError, match="x must be a run folder; it does not exist"):
         compare_runs([tmp_path / "x"])
-    with pytest.raises(RunFolderError, match="is not a run folder: it has no recipe"):
-        compare_runs([tmp_path])
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(RunFolderError, match="is not a run folder, and contains none"):
+        compare_runs([tmp_path / "nothing"])
     with pytest.raises(ValueError, match="confidence must be between 0 and 1, got 95"):
         compare_runs([tmp_path / "a"], confidence=95)
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "recipe.yaml").write_text("name: x\nviews: {}\n")
-    with pytest.raises(RunFolderError, match=r"cannot compare .*/old: this recipe is of proto"):
+    with pytest.raises(RunFolderError, match=r"old/recipe.yaml: this recipe is of proto"):
         compare_runs([tmp_path / "old"])
     shutil.copytree(tmp_path / "a" / "0", tmp_path / "copy")
     with pytest.raises(RunFolderError, match=r"/a/0 and .*/copy both have seed 0$"):

@@ -79,8 +79,6 @@ class ClassTable:
         """
         if shrinkage != "cv":
             return shrinkage
-        if self.scatter is None:  # Without effect.
-            return "auto"
         if self.shrinkage is None:
             raise ValueError(
                 "shrinkage='cv' must be set before fit, which chooses the value from all samples"

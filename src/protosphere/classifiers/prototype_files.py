@@ -1,6 +1,8 @@
 """The file format of a saved prototype classifier: safetensors, without executable content."""
 
+import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from protosphere.classifiers.whitening import Shrinkage
 # Without whitening files have the first format, which earlier versions can read.
 _PLAIN_FORMAT = "protosphere prototypes 1"
 _WHITENED_FORMAT = "protosphere prototypes 2"
+_CHECKSUM = "sha256"
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class PrototypeFile:
             metadata["format"] = _WHITENED_FORMAT
             metadata["shrinkage"] = json.dumps(self.shrinkage)
             metadata["dropped_degrees"] = repr(scatter.dropped_degrees)
+        metadata[_CHECKSUM] = _compute_checksum(metadata, arrays)
         return save(arrays, metadata=metadata)
 
 
@@ -73,6 +77,8 @@ def read_prototypes(path: Path | str) -> PrototypeFile:
     Raises:
         ValueError: The file does not exist, is damaged or is not a saved classifier.
     """
+    if Path(path).is_dir():
+        raise ValueError(f"{path} is a folder, not a saved PrototypeClassifier")
     try:
         return _parse(path)
     except FileNotFoundError:
@@ -87,6 +93,10 @@ def _parse(path: Path | str) -> PrototypeFile:
     with safe_open(str(path), framework="pt") as file:
         metadata = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    checksum = metadata.pop(_CHECKSUM, None)  # Files of version 0.1 have none.
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    if checksum not in (None, _compute_checksum(metadata, arrays)):
+        raise ValueError("the checksum does not match")
     dtype = np.dtype(metadata["dtype"])
     classes = np.array(
         json.loads(metadata["classes"]), dtype=object if dtype.kind == "O" else dtype
@@ -108,3 +118,11 @@ def _parse(path: Path | str) -> PrototypeFile:
     scatter = ClassScatter(means, within, float(metadata["dropped_degrees"]))
     shrinkage = json.loads(metadata["shrinkage"])
     return PrototypeFile(table=name_classes(scatter, classes), shrinkage=shrinkage, **options)
+
+
+def _compute_checksum(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

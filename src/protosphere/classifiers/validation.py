@@ -132,6 +132,8 @@ def check_options(
     if whitening not in ("none", "shrunk"):
         raise ValueError(f"whitening must be 'none' or 'shrunk', got {whitening!r}")
     check_shrinkage(shrinkage, names=("auto", "cv"))
+    if whitening == "none" and shrinkage != "auto":
+        raise ValueError(f"shrinkage={shrinkage!r} needs whitening='shrunk'")
     check_temperature(temperature)
 
 

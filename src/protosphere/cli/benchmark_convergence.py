@@ -168,7 +168,12 @@ def _print_notes(
         epochs, every = log.recipe.schedule.epochs, log.recipe.evaluation.every
         if not log.is_complete:
             print_note(f"{log.path} has {log.length} of {epochs} epochs; percentages are of these")
-        if 100 * every > log.length:
+        if every >= log.length:
+            print_note(
+                f"{log.path} was evaluated once, at its end; `evaluation.every` must be smaller to "
+                "tell when it converged"
+            )
+        elif 100 * every > log.length:
             resolution = 100 * every / log.length
             print_note(
                 f"{log.path} was evaluated every {every} of {log.length} epochs: its percentages "

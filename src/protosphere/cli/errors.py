@@ -1,6 +1,7 @@
 """Errors of commands: one line on standard error and exit status 1."""
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -38,7 +39,7 @@ def report_errors() -> Iterator[None]:
 
 def _message(error: Exception) -> str | None:
     """The message to print; None for an error that is not meant for users."""
-    text = str(error).rstrip(".")
+    text = re.sub(r"(?<=[\w)])\.$", "", str(error))
     # Torch raises this one wherever the program is, from a signal handler.
     if "DataLoader worker" in text:
         return "a process that loads images was killed, possibly because memory ran out"

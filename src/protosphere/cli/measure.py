@@ -1,5 +1,6 @@
 """``protosphere measure``: how close the features of a file or of a run are to neural collapse."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -123,7 +124,7 @@ def measure(
                 write_features(save, content)
         else:
             given = {name: key for name, key in keys.items() if key is not None}
-            content = read_features(path, **given)
+            content = _with_indices(path, read_features(path, **given))
         names = _read_class_names(class_names, content)
         used_bias = content.bias if space == "raw" else None
         with progress_bar("measuring") as progress:
@@ -157,6 +158,28 @@ def _features_of_run(path: Path, split: Any, overrides: list[str], device: str) 
         run = load_run(path, overrides=overrides, device=device, progress=progress)
     with progress_bar("computing features") as progress:
         return run.features(split, progress=progress)
+
+
+def _with_indices(path: Path, content: "FeatureFile") -> "FeatureFile":
+    """Return class names as labels replaced by indices: of the names of the file, or sorted."""
+    import numpy as np
+
+    if not isinstance(content.labels, np.ndarray) or content.labels.dtype.kind not in "US":
+        return content
+    labels = content.labels.astype(str)
+    if content.class_names is None and content.prototypes is not None:
+        raise ValueError(
+            f"labels in {path.name} are names; it must also have class_names, in the order of the "
+            "prototypes"
+        )
+    present = np.unique(labels).tolist()
+    names = present if content.class_names is None else list(content.class_names)
+    if unknown := [name for name in present if name not in names]:
+        raise ValueError(f"labels in {path.name} must be class names, got {unknown[0]!r}")
+    indices = {name: index for index, name in enumerate(names)}
+    return replace(
+        content, labels=np.array([indices[name] for name in labels.tolist()]), class_names=names
+    )
 
 
 def _plot(

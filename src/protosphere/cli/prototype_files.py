@@ -38,9 +38,11 @@ def read_labeled(
 def _check_labels(path: Path, content: FeatureFile, inputs: np.ndarray) -> np.ndarray:
     """Return the labels of a file, as class names where the file has names."""
     targets = _to_numpy(content.labels)
-    if targets.shape != inputs.shape[:1] or targets.dtype.kind not in "iuUSO":
+    if targets.dtype.kind == "f" and np.array_equal(targets, np.floor(targets)):
+        targets = targets.astype(np.int64)
+    if targets.shape != inputs.shape[:1] or targets.dtype.kind not in "biuUSO":
         raise ValueError(
-            f"labels in {path.name} must be integers or strings, one per sample, shape "
+            f"labels in {path.name} must be whole numbers or strings, one per sample, shape "
             f"({len(inputs)},), got {targets.shape} of {targets.dtype}"
         )
     if targets.dtype.kind == "S":
@@ -134,10 +136,14 @@ def _check_features(
     path: Path, content: FeatureFile, like: "PrototypeClassifier | None"
 ) -> np.ndarray:
     inputs = _to_numpy(content.features)
-    if inputs.ndim != 2 or inputs.dtype.kind != "f" or 0 in inputs.shape:
+    if inputs.ndim != 2 or inputs.dtype.kind not in "iuf":
         raise ValueError(
-            f"features in {path.name} must be floating-point numbers of shape (samples, dim), "
+            f"features in {path.name} must be numbers of shape (samples, dim), "
             f"got {inputs.shape} of {inputs.dtype}"
+        )
+    if 0 in inputs.shape:
+        raise ValueError(
+            f"features in {path.name} must have samples and dimensions, got shape {inputs.shape}"
         )
     if like is not None and inputs.shape[1] != like.n_features_in_:
         raise ValueError(

@@ -115,7 +115,7 @@ def sweep(
         _check_packages()
         _check_processes()
         from protosphere.cli.devices import resolve_device
-        from protosphere.cli.signals import catch_signals
+        from protosphere.cli.signals import STOPPING, catch_signals
         from protosphere.cli.sweep_text import SweepDisplay
         from protosphere.recipes.loading import read_recipe
         from protosphere.report.sweep_page import write_sweep_page
@@ -125,7 +125,7 @@ def sweep(
         varied = [*(over or []), *(more or [])]
         _check_overrides(overrides or [], varied)
         recipe = read_recipe(recipe_name, overrides or [])
-        with catch_signals() as stop_requested, SweepDisplay() as display:
+        with catch_signals(notice=STOPPING) as stop_requested, SweepDisplay() as display:
             record = run_sweep(
                 recipe,
                 varied,
@@ -176,10 +176,8 @@ def _check_overrides(overrides: list[str], varied: list[str]) -> None:
 
 
 def _print_result(record: "SweepRecord", out: Path, *, has_page: bool, as_json: bool) -> None:
-    from protosphere.cli.benchmark_table import print_note
     from protosphere.cli.sweep_text import print_trials
-    from protosphere.cli.text import echo, to_json
-    from protosphere.report.phase_diagram import describe_region
+    from protosphere.cli.text import count, echo, to_json
     from protosphere.runs.sweeps import sweep_to_json
 
     if as_json:
@@ -188,16 +186,21 @@ def _print_result(record: "SweepRecord", out: Path, *, has_page: bool, as_json: 
         print_trials(record)
     running = sum(trial.state == "running" for trial in record.trials)
     num_left = record.num_trials - len(record.trials) + running
-    if num_left > 0:
-        echo(
-            f"{record.num_trials - num_left} of {record.num_trials} trials are finished; the same "
-            "command continues",
-            err=True,
-        )
-    elif record.best is None:
+    if num_left == 0 and record.best is None:
         raise ValueError(f"no trial of {out} is complete; {out / 'sweep.json'} has their errors")
-    if as_json or record.best is None:
-        return
+    if record.best is not None and not as_json:
+        _print_best(record, out, has_page=has_page)
+    if num_left > 0:
+        trials = f"{num_left} of {count(record.num_trials, 'trial')}"
+        verb = "is" if num_left == 1 else "are"
+        echo(f"Not complete: {trials} {verb} left; the same command continues", err=True)
+        raise typer.Exit(1)
+
+
+def _print_best(record: "SweepRecord", out: Path, *, has_page: bool) -> None:
+    from protosphere.cli.benchmark_table import print_note
+    from protosphere.report.phase_diagram import describe_region
+
     print_note(describe_region(record))
     if has_page:
         print_note(f"Phase diagram: {out / 'sweep.html'}")

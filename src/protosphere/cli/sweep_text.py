@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from protosphere.cli.progress import BarDisplay, create_progress
-from protosphere.cli.text import echo
+from protosphere.cli.text import count, echo
 
 if TYPE_CHECKING:
     from protosphere.runs.sweeps import SweepRecord, SweepTrial
@@ -86,14 +86,15 @@ def print_trials(record: "SweepRecord") -> None:
         if trial == record.best:
             note = "best"
         elif trial.state in ("complete", "running"):
-            note = trial.state
+            note = "complete" if trial.state == "complete" else "not finished"
         else:
             note = _describe_outcome(trial, record.metric)
         return [f"{trial.number:04d}", *settings, value, note]
 
+    complete = sum(trial.state == "complete" for trial in record.trials)
     print_table(
-        f"{record.name}: validation {record.metric.replace('_', ' ')} of "
-        f"{len(record.trials)} of {record.num_trials} trials",
+        f"{record.name}: validation {record.metric.replace('_', ' ')}, {complete} of "
+        f"{count(record.num_trials, 'trial')} complete",
         ["trial", *(one.key for one in record.settings), record.metric.replace("_", " "), ""],
         [cells(trial) for trial in sorted(record.trials, key=record.rank)],
     )

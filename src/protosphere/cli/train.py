@@ -88,7 +88,10 @@ def _read_recipe(
 ) -> "Recipe":
     from protosphere.recipes.loading import read_recipe
 
-    if name is None and not (resume and (out / "recipe.yaml").is_file()):
+    has_run = (out / "recipe.yaml").is_file()
+    if name is None and resume and not has_run:
+        raise ValueError(f"{out} has no run to resume; RECIPE starts one")
+    if name is None and not resume:
         raise ValueError(
             "RECIPE must be given unless a run is resumed; `protosphere recipes` lists them"
         )
@@ -127,7 +130,7 @@ def train_run(
     """
     from protosphere.cli.devices import resolve_device
     from protosphere.cli.loggers import open_logger
-    from protosphere.cli.signals import catch_signals
+    from protosphere.cli.signals import STOPPING, catch_signals
     from protosphere.cli.train_progress import TrainProgress
     from protosphere.parallel.launch import World
     from protosphere.recipes.runner import run_recipe
@@ -135,7 +138,7 @@ def train_run(
     from protosphere.runs.checkpoints import has_checkpoint
 
     world = World() if world is None else world
-    with catch_signals() as stop_requested:
+    with catch_signals(notice=STOPPING) as stop_requested:
         device = resolve_device(device)
         dataset = _load_dataset(recipe, world, download=download)
         if not world.is_first:

@@ -130,7 +130,7 @@ def check_source(path: Path | str) -> None:
     folder = RunFolder(path)
     _read_settings(folder)
     if not has_checkpoint(folder.checkpoints):
-        raise RunFolderError(f"{folder.path} has no checkpoint yet")
+        raise RunFolderError(f"{folder.path} has no checkpoint")
 
 
 def check_resumed_source(folder: RunFolder, path: Path | str) -> None:
@@ -192,7 +192,7 @@ def _read_settings(folder: RunFolder) -> CheckpointSettings:
 def _read_checkpoint(folder: RunFolder) -> Checkpoint:
     checkpoint = load_best_checkpoint(folder, _read_settings(folder))
     if checkpoint is None:
-        raise RunFolderError(f"{folder.path} has no checkpoint yet")
+        raise RunFolderError(f"{folder.path} has no checkpoint")
     return checkpoint
 
 

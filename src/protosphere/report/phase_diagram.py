@@ -268,12 +268,14 @@ def describe_region(record: SweepRecord) -> str:
         f"{key} {format_number(low)}" + ("" if low == high else f" to {format_number(high)}")
         for key, (low, high) in best_region(record).items()
     )
-    count = "1 trial is" if len(good) == 1 else f"{len(good)} trials are"
     if record.metric.endswith("accuracy"):
         rule = f"one standard error ({100 * record.tolerance:.2g} percentage points)"
     else:
         rule = f"1 % ({record.tolerance:.2g})"
-    text = f"{count} within {rule} of the best"
+    if len(good) == 1:
+        text = f"No other trial is within {rule} of the best"
+    else:
+        text = f"{len(good)} trials are within {rule} of the best"
     return f"{text}: {ranges}." if ranges else f"{text}."
 
 

@@ -3,6 +3,6 @@
 Only :mod:`protosphere.runs.checkpoints` needs torch; everything else can be read without it.
 """
 
-from protosphere.runs.folder import RunFolder, RunFolderError
+from protosphere.runs.folder import RunFolder, RunFolderError, find_run_folders
 
-__all__ = ["RunFolder", "RunFolderError"]
+__all__ = ["RunFolder", "RunFolderError", "find_run_folders"]

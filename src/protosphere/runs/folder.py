@@ -58,6 +58,32 @@ def _compare_texts(stored: str, given: str) -> str | None:
     return None if stored == given else "the texts differ"
 
 
+def find_run_folders(path: Path | str) -> list[Path]:
+    """Return a run folder itself, or the run folders in it, up to three folders deep.
+
+    Args:
+        path: A run folder, or a folder that contains run folders.
+
+    Raises:
+        RunFolderError: The folder is no run folder and contains none.
+    """
+    path = Path(path)
+    found = [path] if RunFolder(path).recipe.exists() else _search(path, depth=3)
+    if not found:
+        raise RunFolderError(f"{path} is not a run folder, and contains none")
+    return found
+
+
+def _search(path: Path, depth: int) -> list[Path]:
+    found: list[Path] = []
+    for child in sorted(path.iterdir()) if path.is_dir() else []:
+        if RunFolder(child).recipe.exists():
+            found.append(child)
+        elif depth > 1 and child.is_dir() and not child.name.startswith("."):
+            found += _search(child, depth - 1)
+    return found
+
+
 class RunFolder:
     """The folder of one training run.
 
@@ -159,7 +185,8 @@ class RunFolder:
             difference = compare(self._read_text(self.recipe), recipe)
             if difference is not None:
                 raise RunFolderError(
-                    f"{self.path} holds a run of another recipe: {difference}; with another --out, "
+                    f"{self.path} holds a run of another recipe: {difference}; "
+                    f"`train --resume --out {self.path}` continues it, and with another --out "
                     f"--init-from {self.path} starts new training from its weights"
                 )
             return

@@ -10,7 +10,7 @@ from typing import Any
 from protosphere.recipes import catalog
 from protosphere.recipes.loading import read_run_recipe
 from protosphere.recipes.schema import Recipe, RecipeError
-from protosphere.runs import RunFolder, RunFolderError
+from protosphere.runs import RunFolder, RunFolderError, find_run_folders
 from protosphere.studies.common import method_name
 from protosphere.studies.convergence import TrainingLog, read_log
 
@@ -68,7 +68,7 @@ def read_runs(folders: Sequence[Path | str]) -> tuple[list[RunRecords], dict[str
     """
     runs: list[RunRecords] = []
     skipped: dict[str, str] = {}
-    for path in dict.fromkeys(found for folder in folders for found in _find_runs(Path(folder))):
+    for path in dict.fromkeys(found for folder in folders for found in find_run_folders(folder)):
         folder = RunFolder(path)
         try:
             recipe, last = read_run_recipe(folder), folder.last_evaluation()
@@ -81,15 +81,6 @@ def read_runs(folders: Sequence[Path | str]) -> tuple[list[RunRecords], dict[str
         kinds = [record.get("kind") for record in folder.records()]
         runs.append(RunRecords(path, recipe, last, kinds.count("evaluation")))
     return runs, skipped
-
-
-def _find_runs(folder: Path) -> list[Path]:
-    if (folder / "recipe.yaml").exists():
-        return [folder]
-    found = sorted(path.parent for path in folder.glob("*/recipe.yaml"))
-    if not found:
-        raise RunFolderError(f"{folder} must be a run folder or contain some; it does not")
-    return found
 
 
 def group_runs(

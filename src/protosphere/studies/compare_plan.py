@@ -7,7 +7,7 @@ from typing import Any
 
 from protosphere.recipes.loading import read_recipe, read_run_recipe
 from protosphere.recipes.schema import Recipe, RecipeError, find_difference
-from protosphere.runs import RunFolder, RunFolderError
+from protosphere.runs import RunFolder, RunFolderError, find_run_folders
 from protosphere.runs.checkpoints import has_checkpoint
 from protosphere.runs.recipe_keys import flatten, is_compared
 from protosphere.studies.common import check_targets_exist, is_run_target
@@ -142,11 +142,11 @@ def _read_methods(targets: Sequence[str], overrides: Sequence[str]) -> list[_Met
             method.is_trained = True
             method.targets.append(target)
             continue
-        for folder in _run_folders(Path(target)):
+        for folder in find_run_folders(target):
             try:
                 recipe = read_run_recipe(RunFolder(folder), overrides)
             except RecipeError as error:
-                raise RunFolderError(f"cannot compare {folder}: {error}") from None
+                raise RunFolderError(str(error)) from None
             method = _find_method(methods, recipe)
             method.targets.append(target)
             other = method.given.setdefault(recipe.seed, folder)
@@ -156,16 +156,6 @@ def _read_methods(targets: Sequence[str], overrides: Sequence[str]) -> list[_Met
                     f"have seed {recipe.seed}"
                 )
     return methods
-
-
-def _run_folders(folder: Path) -> list[Path]:
-    """Return the folder itself if it is a run, otherwise the runs that it contains."""
-    if (folder / "recipe.yaml").exists():
-        return [folder]
-    found = sorted(path.parent for path in folder.glob("*/recipe.yaml"))
-    if not found:
-        raise RunFolderError(f"{folder} is not a run folder: it has no recipe")
-    return found
 
 
 def _find_method(methods: list[_Method], recipe: Recipe) -> _Method:

@@ -121,7 +121,7 @@ def apply_overrides(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
 def _parse(override: str) -> tuple[list[str], Any]:
     path, equals, value = override.partition("=")
     if not equals or not all(part.strip() for part in path.split(".")):
-        raise RecipeError(f"an override must have the form path=value, got {override!r}")
+        raise RecipeError(f"an override must have the form key=value, got {override!r}")
     try:
         return [part.strip() for part in path.split(".")], parse_value(value)
     except RecipeError:
