@@ -70,6 +70,17 @@ def test_equal_values_share_the_best_place() -> None:
     assert _best({"a": "0.1", "b": "1e-3"}, "lower") == {"b"}
 
 
+@pytest.mark.bad_input
+def test_a_folder_that_cannot_be_written_to_is_refused_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    message = refusal("demo")
+    assert message.startswith("protosphere-demo.html cannot be written to this folder")
+    assert message.endswith("; --out names another")
+
+
 def test_a_report_that_cannot_be_written_does_not_lose_the_results(tmp_path: Path) -> None:
     for loss in ("ce", "normface", "ntce", "nonl", "etf-dr", "scl"):
         write_run(tmp_path / loss, name=f"digits-{loss}")

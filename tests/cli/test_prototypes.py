@@ -239,6 +239,18 @@ def test_labels_that_are_no_classes_do_not_prevent_predictions(files: Path, save
     assert message.startswith("labels in floats.npz must be whole numbers or strings")
 
 
+def test_labels_without_a_known_class_have_no_accuracy(files: Path, saved: Path) -> None:
+    path = _save(files / "numbers.npz", np.eye(8)[:4], np.arange(4))
+    expected = (
+        "labels in numbers.npz must be classes of the classifier, such as ant, got none, but 0"
+    )
+    assert refusal("prototypes", "score", saved, path) == expected
+    assert refusal("prototypes", "predict", saved, path, "--labels", "labels") == expected
+    result = invoke("prototypes", "predict", saved, path)
+    assert result.exit_code == 0
+    assert result.stderr == f"No accuracy: {expected}\n"
+
+
 def test_export_computes_the_probabilities_of_the_classifier(files: Path) -> None:
     saved, out = files / "classifier.safetensors", files / "classifier.onnx"
     test = files / "test.npz"

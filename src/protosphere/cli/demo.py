@@ -1,5 +1,6 @@
 """``protosphere demo``: six losses on handwritten digits, compared by accuracy and geometry."""
 
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,6 +66,10 @@ def demo(
 
     console = Console(highlight=False)
     with report_errors(), TemporaryDirectory() as temporary:
+        if out is None and not os.access(Path.cwd(), os.W_OK):
+            raise ValueError(
+                f"{_REPORT} cannot be written to this folder, {Path.cwd()}; --out names another"
+            )
         folder = out or Path(temporary)
         results = {title: _train(loss, folder / loss, epochs) for loss, title in _TITLES.items()}
         comparison = _compare_probes(folder / "scl")

@@ -92,15 +92,32 @@ def read_samples(
             missing or cannot be used.
     """
     if labels is not None:
-        return ClassifierInput(*read_labeled(path, features, labels, like=like), None)
+        inputs, targets = read_labeled(path, features, labels, like=like)
+        check_known(path, targets, like)
+        return ClassifierInput(inputs, targets, None)
     content = read_features(path, features=features, labels=None)
     inputs = _check_features(path, content, like)
     if not len(content.labels):
         return ClassifierInput(inputs, None, None)
     try:
-        return ClassifierInput(inputs, _check_labels(path, content, inputs), None)
+        targets = _check_labels(path, content, inputs)
+        check_known(path, targets, like)
+        return ClassifierInput(inputs, targets, None)
     except ValueError as error:
         return ClassifierInput(inputs, None, str(error))
+
+
+def check_known(path: Path, targets: np.ndarray, classifier: "PrototypeClassifier") -> None:
+    """Check that a label is a class of the classifier, since all predictions would be wrong.
+
+    Raises:
+        ValueError: No label is.
+    """
+    if set(targets.tolist()).isdisjoint(classifier.classes_.tolist()):
+        raise ValueError(
+            f"labels in {path.name} must be classes of the classifier, such as "
+            f"{classifier.classes_[0]}, got none, but {targets[0]}"
+        )
 
 
 def compute_accuracies(predicted: ArrayLike, targets: np.ndarray) -> dict[str, Any]:

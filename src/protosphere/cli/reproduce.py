@@ -248,9 +248,10 @@ def _announce_cost(plan: "TargetPlan", device: str, *, is_confirmed: bool) -> No
             "the commands that run it elsewhere"
         )
     longer = "" if device.startswith("cuda") else f"; {device} is far slower"
+    cost = f"about {hours:,.1f} hours" if hours >= 0.1 else f"about {60 * hours:.2g} minutes"
     echo(
-        f"{count(len(plan.missing), 'run')} to train, about {hours:,.1f} hours on one H200 by "
-        f"measured speeds{longer}",
+        f"{count(len(plan.missing), 'run')} to train, {cost} on one H200 by measured "
+        f"speeds{longer}",
         err=True,
     )
 

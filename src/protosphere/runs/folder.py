@@ -65,9 +65,11 @@ def find_run_folders(path: Path | str) -> list[Path]:
         path: A run folder, or a folder that contains run folders.
 
     Raises:
-        RunFolderError: The folder is no run folder and contains none.
+        RunFolderError: The folder does not exist, or is no run folder and contains none.
     """
     path = Path(path)
+    if not path.is_dir():
+        raise RunFolderError(f"{path} must be a run folder; it does not exist")
     found = [path] if RunFolder(path).recipe.exists() else _search(path, depth=3)
     if not found:
         raise RunFolderError(f"{path} is not a run folder, and contains none")
@@ -76,7 +78,7 @@ def find_run_folders(path: Path | str) -> list[Path]:
 
 def _search(path: Path, depth: int) -> list[Path]:
     found: list[Path] = []
-    for child in sorted(path.iterdir()) if path.is_dir() else []:
+    for child in sorted(path.iterdir()):
         if RunFolder(child).recipe.exists():
             found.append(child)
         elif depth > 1 and child.is_dir() and not child.name.startswith("."):

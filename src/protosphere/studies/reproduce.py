@@ -194,9 +194,10 @@ def check_data(plan: TargetPlan, reader: RunReader, *, download: bool = False) -
         try:
             dataset = load_dataset(run.recipe, download=download)
         except DataError as error:
+            data = run.run.data
             raise DataError(
-                f"{plan.target.name} needs {run.run.data.title} ({run.run.data.source}), which is "
-                f"not there: {error}; {_advice(plan, run)}"
+                f"{plan.target.name} needs {data.title} ({data.source}): {error}; "
+                f"{_advice(plan, run)}"
             ) from None
         num_classes = dataset.train.num_classes
         if num_classes != run.run.data.num_classes:
@@ -227,7 +228,7 @@ def _advice(plan: TargetPlan, missing: PlannedRun) -> str:
     cost = "" if hours is None else f" (about {hours:,.1f} hours of training on one H200)"
     text = f"--dry-run prints what all of it costs{cost} and the commands that run it elsewhere"
     if others:
-        text += f"; {' '.join(f'--column {column}' for column in others)} does without it"
+        text += f"; {title} is not needed with --column {' or '.join(others)}"
     return text
 
 
