@@ -126,13 +126,13 @@ def table(record: dict[str, Any]) -> str:
     lines = [
         "| evaluated | test accuracy |",
         "|---|---:|",
-        f"| weights of the last step | {100 * last['weights']:.2f} % |",
+        f"| weights of the last step | {100 * last['weights']:.2f}% |",
         "| averaged weights, average of the running statistics "
-        f"| {100 * last['average, averaged statistics']:.2f} % |",
+        f"| {100 * last['average, averaged statistics']:.2f}% |",
         f"| the same, best evaluation of ten (epoch {best['epoch']}) "
-        f"| {100 * best['average, averaged statistics']:.2f} % |",
+        f"| {100 * best['average, averaged statistics']:.2f}% |",
         "| averaged weights, their own statistics "
-        f"| {100 * last['average, own statistics']:.2f} % |",
+        f"| {100 * last['average, own statistics']:.2f}% |",
     ]
     return "\n".join(lines)
 

@@ -116,7 +116,7 @@ def noise_table() -> str:
             rows = {row["classifier"]: row for row in _rows(name, "label_noise")}
             kinds = ("head", "class_means", "whitened_class_means")
             cells = [_percent(rows[kind]["accuracy"]) for kind in kinds]
-            title = f"{loss}, {100 * fraction:.0f} % wrong labels"
+            title = f"{loss}, {100 * fraction:.0f}% wrong labels"
             lines.append(_line(title, *cells, _percent(rows["head"]["memorized"])))
     return "\n".join(lines)
 
@@ -215,7 +215,7 @@ def convergence_table() -> str:
     """Return both parts of Table 7 in Markdown."""
     lines = _header("percent (the paper's number)", *CONVERGENCE_METRICS.values())
     parts = {
-        "percent_to_collapse": "95 % of collapse, of the run",
+        "percent_to_collapse": "95% of collapse, of the run",
         "percent_of_baseline": "CE's last value, of CE's own time",
     }
     for part, title in parts.items():

@@ -33,8 +33,8 @@ def summary_table(folder: Path) -> str:
         "| loss | seeds | accuracy | nearest class mean | deviation over classes | correlation "
         "between seeds | with the accuracy under cross-entropy | with the cosine to the nearest "
         "class | with nearest class means | errors within superclasses (cross-entropy: "
-        f"{within} %) | between superclasses ({between} %) | within the {NUM_PAIRS} most confused "
-        f"pairs ({confused} %) |",
+        f"{within}%) | between superclasses ({between}%) | within the {NUM_PAIRS} most confused "
+        f"pairs ({confused}%) |",
         f"|---|{'---:|' * 11}",
     ]
     for row in comparison.differences:
@@ -76,7 +76,7 @@ def classes_table(folder: Path) -> str:
         cells = [
             ", ".join(
                 f"{comparison.class_names[index].replace('_', ' ')} {_points(row.classes[index])}"
-                f" ({100 * comparison.accuracy[index]:.0f} %)"
+                f" ({100 * comparison.accuracy[index]:.0f}%)"
                 for index in end
             )
             for end in ends

@@ -67,7 +67,7 @@ def table(record: dict[str, Any]) -> str:
     if compared:
         largest = max(case["largest_difference"] for case in compared)
         fraction = max(case["fraction_different"] for case in compared)
-        cells += [f"{largest} of 255 levels", f"at most {100 * fraction:.2g} %"]
+        cells += [f"{largest} of 255 levels", f"at most {100 * fraction:.2g}%"]
     lines.append(f"| {' | '.join(cells + ['–'] * (5 - len(cells)))} |")
     return "\n".join(lines)
 

@@ -63,7 +63,7 @@ def table(record: dict[str, Any]) -> str:
             "" if name == "PrototypeClassifier" else f"**{result['seconds'] / own:,.0f}×** as fast"
         )
         lines.append(
-            f"| {name} | {100 * result['accuracy']:.2f} % | {result['seconds']:.3g} | {ratio} |"
+            f"| {name} | {100 * result['accuracy']:.2f}% | {result['seconds']:.3g} | {ratio} |"
         )
     return "\n".join(lines)
 

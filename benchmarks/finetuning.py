@@ -203,7 +203,7 @@ def table(record: dict[str, Any]) -> str:
         key = METHODS[method][1]
         test = result["test"]
         accuracy, nearest, ece = (
-            f"{100 * test[name]['mean']:.1f} ± {100 * test[name]['std']:.1f} %"
+            f"{100 * test[name]['mean']:.1f} ± {100 * test[name]['std']:.1f}%"
             for name in ("accuracy", "nearest_mean_accuracy", "ece")
         )
         settings = f"lr {result['lr']:g}, {key.split('.')[1].replace('_', ' ')} {result[key]:g}"
@@ -221,7 +221,7 @@ def frozen_table(record: dict[str, Any]) -> str:
         "|---|---:|---:|---:|",
     ]
     lines += [
-        f"| {row['classifier']} | {100 * row['accuracy']:.1f} % | {row['seconds']:.2f} "
+        f"| {row['classifier']} | {100 * row['accuracy']:.1f}% | {row['seconds']:.2f} "
         f"| {row['encoding_seconds']:.0f} |"
         for row in record["rows"]
     ]

@@ -265,8 +265,8 @@ def table(record: dict[str, Any]) -> str:
             row for row in record["rows"] if (row["loss"], row["negatives"]) == (loss, negatives)
         ]
         cells = [
-            _values(rows, "accuracy", ".2f", 100) + " %",
-            _values(rows, "nearest_mean_accuracy", ".2f", 100) + " %",
+            _values(rows, "accuracy", ".2f", 100) + "%",
+            _values(rows, "nearest_mean_accuracy", ".2f", 100) + "%",
             _values(rows, "inter_effective_rank", ".1f"),
             _values(rows, "weight_class_alignment", ".3f"),
             _values(rows, "intra_effective_rank", ".1f"),

@@ -19,7 +19,7 @@ from protosphere.studies.corruptions import CorruptionRow
 from reproduction_tables import METRICS
 
 NAMES = {"ce": "CE", "normface": "NormFace", "ntce": "NTCE", "nonl": "NONL"}
-# 95 % of the rank of the class means of a simplex of 100 classes.
+# 95% of the rank of the class means of a simplex of 100 classes.
 COLLAPSED = 94.05
 # Class means match a linear probe if they are not further behind, in points.
 MATCHING = 0.5
@@ -131,9 +131,9 @@ def _claims() -> Iterator[tuple[str, str, str, str, str]]:
         "**held**" if (long["ce"] or 0) < COLLAPSED else "**not held** at full length",
     )
     yield (
-        "NTCE and NONL reach at least 95 % of collapse",
+        "NTCE and NONL reach at least 95% of collapse",
         f"rank of class means {paper['ntce']} and {paper['nonl']} of 99",
-        f"{ranks['ntce']} and {ranks['nonl']} (95 % is {COLLAPSED})"
+        f"{ranks['ntce']} and {ranks['nonl']} (95% is {COLLAPSED})"
         + _after_full_length(long["nonl"], "NONL "),
         setting,
         "**NONL held**, NTCE nearly"
@@ -177,14 +177,14 @@ def _convergence_claim(setting: str) -> tuple[str, str, str, str, str]:
     fast = {loss: sum(time < 7.5 for time in values.values()) for loss, values in times.items()}
     slow = [f"{times[loss]['inter_effective_rank']:.0f}" for loss in ("ntce", "nonl")]
     ours = (
-        f"{fast['ntce']} and {fast['nonl']} of 5; the rank of class means in {' and '.join(slow)} %"
+        f"{fast['ntce']} and {fast['nonl']} of 5; the rank of class means in {' and '.join(slow)}%"
     )
     long = reproduction_tables.convergence_times("length-1000", "percent_of_baseline").values()
     num_long = sum(isinstance(time, float | int) and time < 7.5 for time in long)
     if long:
         ours += f"; NONL of 1000 epochs {num_long} of 5"
     return (
-        "They reach CE's last values on 4 of 5 metrics in under 7.5 % of its time",
+        "They reach CE's last values on 4 of 5 metrics in under 7.5% of its time",
         "4 of 5",
         ours,
         f"{setting}, evaluated every 4",
@@ -268,7 +268,7 @@ def _downstream_claims() -> Iterator[tuple[str, str, str, str, str]]:
     ]
     yield (
         "Better transfer",
-        "+5.5 % in the mean of eight sets (NONL)",
+        "+5.5% in the mean of eight sets (NONL)",
         f"{min(losses):.0f} to {max(losses):.0f} points worse",
         "from CIFAR, 60 and 100 epochs",
         "**not held**",

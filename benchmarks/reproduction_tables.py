@@ -96,7 +96,7 @@ def length_source() -> str:
 def convergence_table() -> str:
     """Return Table 7's percentages of the long runs on CIFAR-100 in Markdown."""
     parts = {
-        "percent_to_collapse": ("95 % of collapse, of the run", "to_95_percent_nc"),
+        "percent_to_collapse": ("95% of collapse, of the run", "to_95_percent_nc"),
         "percent_of_baseline": ("CE's last value, of CE's own time", "to_ce_final"),
     }
     lines = _header("percent", *CONVERGENCE_METRICS.values())
@@ -119,7 +119,7 @@ def convergence_table() -> str:
 def convergence_source() -> str:
     """Return how finely the times of the long runs are known."""
     steps = [
-        f"{100 * LENGTHS[group][1] / LENGTHS[group][0]:g} % of the run of {LENGTHS[group][0]}"
+        f"{100 * LENGTHS[group][1] / LENGTHS[group][0]:g}% of the run of {LENGTHS[group][0]}"
         for group in LENGTHS
         if convergence_times(group, "percent_to_collapse")
     ]

@@ -28,8 +28,8 @@ LABELS = {
     "cifar100-strong-nonl": "`cifar100-strong-nonl`",
 }
 COLUMNS = {
-    "accuracy": ("test accuracy", "{:.2f} %"),
-    "nearest_mean_accuracy": ("nearest class mean", "{:.2f} %"),
+    "accuracy": ("test accuracy", "{:.2f}%"),
+    "nearest_mean_accuracy": ("nearest class mean", "{:.2f}%"),
     "nc1_ratio": ("within/between-class variance", "{:.3f}"),
     "inter_effective_rank": ("effective rank of class means (of 99)", "{:.1f}"),
     "weight_class_alignment": ("‖prototype − class mean‖²", "{:.3f}"),
@@ -88,8 +88,8 @@ def mixup_table() -> str:
     for folder, label in MIXUP.items():
         records = [evaluations(f"{folder}-{seed}")[-1] for seed in MIXUP_SEEDS]
         cells = [
-            f"{100 * record['accuracy']:.2f} %, class means "
-            f"{100 * record['nearest_mean_accuracy']:.2f} %"
+            f"{100 * record['accuracy']:.2f}%, class means "
+            f"{100 * record['nearest_mean_accuracy']:.2f}%"
             for record in records
         ]
         lines.append(f"| {label} | {' | '.join(cells)} |")
@@ -114,7 +114,7 @@ def classifiers_table() -> str:
         rows = [results.get((*place, name)) for place in FEATURES]
         (num_passes,) = {row["num_passes"] for row in rows if row}
         cells = [
-            f"{100 * row['accuracy']:.2f} %, {row['seconds']:.1f} s" if row else "" for row in rows
+            f"{100 * row['accuracy']:.2f}%, {row['seconds']:.1f} s" if row else "" for row in rows
         ]
         lines.append(f"| {label} | {num_passes} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -137,7 +137,7 @@ def summary_table() -> str:
             verdict.means("accuracy")
         ),
         "long tail (1:100), settings tuned for CE: head / class means": benefits_tables.long_tail(),
-        "40 % of the training labels wrong: test accuracy": benefits_tables.wrong_labels(0.4),
+        "40% of the training labels wrong: test accuracy": benefits_tables.wrong_labels(0.4),
         "frozen features on CIFAR-10: logistic regression": benefits_tables.transfer("cifar10"),
         "within/between-class variance": variance,
     }

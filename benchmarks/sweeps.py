@@ -151,7 +151,7 @@ def table() -> str:
         settings = best.settings
         own = settings.get("loss.temperature", settings.get("loss.label_smoothing"))
         cells = [
-            f"{100 * best.value:.2f} %",
+            f"{100 * best.value:.2f}%",
             ", ".join(f"{100 * trial.value:.2f}" for trial in others[:2]),
             f"{1 + len(others)} of {len(_read(loss).trials)}",
             f"{settings['optimizer.lr']:.2f}",

@@ -305,8 +305,8 @@ def table(record: dict[str, Any]) -> str:
     ]
     for row in record["rows"]:
         cells = [
-            f"{100 * row['accuracy']:.2f} %",
-            f"{100 * row['train_accuracy']:.1f} %",
+            f"{100 * row['accuracy']:.2f}%",
+            f"{100 * row['train_accuracy']:.1f}%",
             f"{row['inter_effective_rank']:.1f}",
             f"{row['weight_class_alignment']:.3f}",
             f"{row['nc1_ratio']:.3f}",

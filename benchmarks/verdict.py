@@ -153,7 +153,7 @@ def table(group: str) -> str:
     comparison = read(group)
     names = {method.name for method in comparison.methods}
     lines = [
-        "| loss | seeds | test accuracy | difference to cross-entropy, 95 % interval "
+        "| loss | seeds | test accuracy | difference to cross-entropy, 95% interval "
         "| nearest class mean | effective rank of class means (of 99) "
         "| within/between-class variance |",
         "|---|---:|---:|---:|---:|---:|---:|",
@@ -162,7 +162,7 @@ def table(group: str) -> str:
 
 
 def progress_table(group: str) -> str:
-    """Return what the runs of a group have learned by the half and the end, as a Markdown table.
+    """Return what the runs of a group have learned halfway and at the end, as a Markdown table.
 
     Args:
         group: Name of the group.
@@ -189,16 +189,23 @@ def progress_table(group: str) -> str:
     return "\n".join(lines)
 
 
-def source(group: str) -> str:
+def source(group: str, *, has_differences: bool = False) -> str:
     """Return the line beneath the table of a group.
 
     Args:
         group: Name of the group.
+        has_differences: Whether the table has differences between losses.
     """
     folders = sorted(path.parent for path in (RESULTS / group).glob("*/machine.json"))
     machines = [json.loads((folder / "machine.json").read_text()) for folder in folders]
     commits = [machine["commit"] for machine in machines]
-    return describe_machine(machines[0], "several runs at a time on the GPU", *commits)
+    line = describe_machine(machines[0], "several runs at a time on the GPU", *commits)
+    if not has_differences:
+        return line
+    return (
+        "Mean ± standard deviation over seeds; differences are those of runs with the same seed. "
+        f"{line}"
+    )
 
 
 def means(metric: str) -> dict[str, float]:

@@ -161,11 +161,11 @@ def shrinkage_table(record: dict[str, Any]) -> str:
         results = entry["shrinkages"]
         best = max((results[f"{value:g}"] for value in _SHRINKAGE_GRID), key=_accuracy)
         cells = [
-            f"{100 * result['accuracy']:.1f} % (a = {result['shrinkage']:.2g})"
+            f"{100 * result['accuracy']:.1f}% (a = {result['shrinkage']:.2g})"
             for result in (results["auto"], results["OAS"], results["Ledoit-Wolf"], best)
         ]
         plain = entry["cases"]["class means"]["accuracy"]
-        lines.append(f"| {name} | {100 * plain:.1f} % | " + " | ".join(cells) + " |")
+        lines.append(f"| {name} | {100 * plain:.1f}% | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -224,7 +224,7 @@ def table(record: dict[str, Any]) -> str:
         for classifier in CLASSIFIERS:
             result = entry["cases"][classifier]
             cells.append(
-                f"{100 * result['accuracy']:.1f} % ({result['seconds']:.2g} s, {_memory(result)})"
+                f"{100 * result['accuracy']:.1f}% ({result['seconds']:.2g} s, {_memory(result)})"
             )
         title = f"{name} ({entry['samples']:,} × {entry['dim']})"
         lines.append(f"| {title} | " + " | ".join(cells) + " |")

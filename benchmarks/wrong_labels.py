@@ -193,7 +193,7 @@ def table(record: dict[str, Any]) -> str:
             ]
             first = f"{name} ({entry['samples']:,} × {entry['dim']}, {entry['classes']} classes)"
             lines.append(
-                f"| {first if row is entry['rows'][0] else ''} | {100 * row['fraction']:.0f} % "
+                f"| {first if row is entry['rows'][0] else ''} | {100 * row['fraction']:.0f}% "
                 f"| {' | '.join(cells)} | {accuracies[CHOSEN] - accuracies[BASELINE]:+.1f} "
                 f"| {results[CHOSEN]['seconds']:.2g}, {results[BASELINE]['seconds']:.2g} |"
             )

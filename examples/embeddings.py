@@ -58,13 +58,13 @@ def main() -> None:
         classifier.fit(x_train, y_train)
         seconds = time.perf_counter() - start
         accuracy = 100 * classifier.score(x_test, y_test)
-        print(f"{name:20} {accuracy:5.1f} %, fitted in {seconds:.3f} s")
+        print(f"{name:20} {accuracy:5.1f}%, fitted in {seconds:.3f} s")
     is_nine = y_train == 9
     classifier = PrototypeClassifier(whitening="shrunk").fit(x_train[~is_nine], y_train[~is_nine])
     before = 100 * classifier.score(x_test, y_test)
     classifier.add_class(9, x_train[is_nine])
     after = 100 * classifier.score(x_test, y_test)
-    print(f"whitened, without class 9: {before:.1f} %, after adding it: {after:.1f} %")
+    print(f"whitened, without class 9: {before:.1f}%, after adding it: {after:.1f}%")
 
 
 if __name__ == "__main__":

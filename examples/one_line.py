@@ -78,7 +78,7 @@ def main() -> None:
         accuracy = torch.tensor([accuracy for accuracy, _ in results])
         between = torch.cat([between for _, between in results])
         print(
-            f"{name:15}  {accuracy.mean():5.1f} ± {accuracy.std():3.1f} %    "
+            f"{name:15}  {accuracy.mean():5.1f} ± {accuracy.std():3.1f}%    "
             f"{between.mean():+.3f} ± {between.std():.3f} "
             f"({between.min():+.3f} … {between.max():+.3f})"
             f"    [{time.perf_counter() - start:.1f} s]"

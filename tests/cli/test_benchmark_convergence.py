@@ -26,7 +26,7 @@ def test_both_parts_of_the_table(runs: Path) -> None:
         "benchmark", "convergence", runs / "nonl", "--baseline", runs / "ce", columns=250
     )
     first, second = output.split("II. Time to reach the last value of")
-    assert first.startswith("I. Percent of the run until 95 % of neural collapse")
+    assert first.startswith("I. Percent of the run until 95% of neural collapse")
     lines = [line.split() for line in first.splitlines() if line[:2] in ("no", "ce")]
     # 1/e enters 0.1 at epoch 10, or at 11 on average; it never grows to a rank of 8.55.
     assert lines[0][:2] == ["nonl", "nonl"]

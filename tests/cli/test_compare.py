@@ -65,7 +65,7 @@ def test_tables_of_a_case_worked_by_hand(tmp_path: Path) -> None:
         "inter_effective_rank ↑ 5.000 ± 0.000 7.000 ± 1.000 5.000 ± 1.000 digits-nonl",
     ]
     assert lines[8:11] == [
-        "Difference to digits-ce, paired by seed, with the 95 % confidence interval (Student's t)",
+        "Difference to digits-ce, paired by seed, with the 95% confidence interval (Student's t)",
         "metric method seeds difference interval p (Holm)",
         "accuracy ↑ digits-nonl 3 +20.00 [-4.84, +44.84] 0.15 not clear",
     ]

@@ -33,7 +33,7 @@ def test_a_row_has_the_metrics_of_its_run(output: str, folder: Path, loss: str, 
     (row,) = [line for line in output.splitlines() if line.strip().startswith(f"{title} ")]
     metrics = RunFolder(folder / loss).last_evaluation()
     assert metrics is not None
-    assert f"{100 * metrics['accuracy']:.1f} %" in row
+    assert f"{100 * metrics['accuracy']:.1f}%" in row
     assert f"{metrics['nc1_ratio']:.3g}" in row
 
 

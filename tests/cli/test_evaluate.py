@@ -100,13 +100,13 @@ def test_the_text_has_accuracies_verdicts_and_weakest_classes(runs: Path) -> Non
         ("nearest-class-mean accuracy", "nearest_mean_accuracy"),
         ("training accuracy", "train_accuracy"),
     ):
-        assert f"  {label:28}{100 * metrics[name]:6.2f} %\n" in text
+        assert f"  {label:28}{100 * metrics[name]:6.2f}%\n" in text
     assert f"  {'loss (cross-entropy)':28}{metrics['loss']:8.4f}\n" in text
     words = " ".join(text.split())
     for verdict in record["verdicts"]:
         assert f"{verdict['condition']} {verdict['answer']} {verdict['question']}" in words
         assert verdict["explanation"][1:] in words
-    assert f"Weakest classes\n  {weakest['class']}  {100 * weakest['accuracy']:5.1f} % of" in text
+    assert f"Weakest classes\n  {weakest['class']}  {100 * weakest['accuracy']:5.1f}% of" in text
     assert (
         f"Most confused pairs, true → predicted\n  {pair['class']} → {pair['predicted']}  "
         f"{pair['num_confused']} of {pair['num_samples']} images\n"
@@ -242,7 +242,7 @@ def test_the_evaluation_is_drawn(runs: Path, monkeypatch: pytest.MonkeyPatch) ->
         "Cosines between classes",
         "Classifiers on the features",
     ]
-    accuracy = f"{100 * record['metrics']['accuracy']:.2f} % accuracy on the test images"
+    accuracy = f"{100 * record['metrics']['accuracy']:.2f}% accuracy on the test images"
     assert figure.get_suptitle() == f"digits-ce: {accuracy}"
     weakest = figure.axes[0].get_yticklabels()[0].get_text()
     assert weakest == record["weakest_classes"][0]["class"]
@@ -278,7 +278,7 @@ def test_a_run_with_a_validation_split_can_be_tested_in_the_end(tmp_path: Path) 
     assert validated["metrics"]["train_accuracy"] == tested["metrics"]["train_accuracy"]
     assert validated["metrics"]["accuracy"] != tested["metrics"]["accuracy"]
     text = run_command("evaluate", run, "--split", "test", "--device", "cpu")
-    assert f"test accuracy               {100 * tested['metrics']['accuracy']:6.2f} %" in text
+    assert f"test accuracy               {100 * tested['metrics']['accuracy']:6.2f}%" in text
     own_text = run_command("evaluate", run, "--device", "cpu")
     assert "validation accuracy  " in own_text
     assert "test accuracy" not in own_text

@@ -69,7 +69,7 @@ def test_a_classifier_is_that_of_the_library(files: Path, saved: Path) -> None:
         scores = own.rejection_score(test["features"]).tolist()
     output = _prototypes("score", saved, files / "test.npz")
     # All classes have as many samples, so that both accuracies are equal.
-    line = f"accuracy {100 * accuracy:.2f} %, balanced accuracy {100 * accuracy:.2f} %"
+    line = f"accuracy {100 * accuracy:.2f}%, balanced accuracy {100 * accuracy:.2f}%"
     assert output == f"{line} on 60 samples\n"
     rows = _rows(_prototypes("predict", saved, files / "test.npz"))
     assert [row["class"] for row in rows] == classes
@@ -141,7 +141,7 @@ def test_features_and_labels_may_be_of_other_types(
     features = np.array([[9, 1], [1, 8], [2, 9], [7, 1]], kind)
     path, out = _save(tmp_path / "a.npz", features, labels), tmp_path / "a.safetensors"
     _prototypes("build", path, "--out", out)
-    assert "accuracy 100.00 %" in _prototypes("score", out, path)
+    assert "accuracy 100.00%" in _prototypes("score", out, path)
 
 
 def test_info_describes_a_classifier(files: Path, saved: Path) -> None:
@@ -190,7 +190,7 @@ def uneven(files: Path, saved: Path) -> Path:
 
 def test_predictions_come_with_accuracies_if_there_are_labels(saved: Path, uneven: Path) -> None:
     # Three of five are correct: all 3 labeled ant, none of 1 labeled bee, none of 1 labeled cat.
-    line = "accuracy 60.00 %, balanced accuracy 33.33 % on 5 samples\n"
+    line = "accuracy 60.00%, balanced accuracy 33.33% on 5 samples\n"
     result = invoke("prototypes", "predict", saved, uneven)
     assert result.stderr == line
     assert [row["class"] for row in _rows(result.stdout)] == ["ant", "ant", "ant", "ant", "bee"]
@@ -216,10 +216,10 @@ def test_labels_of_another_key_or_of_unknown_classes(files: Path, saved: Path) -
     path = files / "keys.npz"
     np.savez(path, features=rows, labels=np.array(["cow", "bee"]), truth=np.array(["ant", "bee"]))
     result = invoke("prototypes", "predict", saved, path, "--labels", "truth")
-    assert result.stderr == "accuracy 100.00 %, balanced accuracy 100.00 % on 2 samples\n"
+    assert result.stderr == "accuracy 100.00%, balanced accuracy 100.00% on 2 samples\n"
     result = invoke("prototypes", "predict", saved, path)
     assert result.stderr.splitlines() == [
-        "accuracy 50.00 %, balanced accuracy 50.00 % on 2 samples",
+        "accuracy 50.00%, balanced accuracy 50.00% on 2 samples",
         "The classifier does not know 1 class of the file, such as cow",
     ]
     message = refusal("prototypes", "predict", saved, path, "--labels", "targets")

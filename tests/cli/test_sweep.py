@@ -49,7 +49,7 @@ def test_the_table_has_all_trials_the_best_first(finished: tuple[Path, Any]) -> 
     assert record.best is not None
     assert lines[2].split()[0] == f"{record.best.number:04d}"
     assert lines[2].split()[-1] == "best"
-    assert f"{100 * (record.best.value or 0):.2f} %" in lines[2]
+    assert f"{100 * (record.best.value or 0):.2f}%" in lines[2]
     assert sorted(line.split()[0] for line in lines[2:5]) == ["0000", "0001", "0002"]
     assert f"Next: protosphere train {out / 'best.yaml'} --out RUN" in lines[-1]
     assert f"protosphere report {out / 'trials'} for the curves" in lines[-1]
@@ -76,7 +76,7 @@ def test_the_table_says_when_a_trial_was_pruned(
     record = read_sweep(finished[0])
     pruned = replace(record.trials[0], state="pruned", value=None, evaluations=((2, 0.775),))
     print_trials(replace(record, trials=(pruned,)))
-    assert capsys.readouterr().out.rstrip().endswith("–  pruned after epoch 2 at 77.50 %")
+    assert capsys.readouterr().out.rstrip().endswith("–  pruned after epoch 2 at 77.50%")
 
 
 def test_a_second_call_prints_what_is_there(finished: tuple[Path, Any]) -> None:

@@ -100,10 +100,10 @@ def test_the_monitored_metric_and_its_best_value_are_shown(tmp_path: Path) -> No
     options = set_options(data__validation_fraction=0.5, checkpoint__monitor="balanced_accuracy")
     folder = tmp_path / "my run"
     output = run_command("train", "digits-ce", "--out", folder, *SHORT, *TINY, *options)
-    assert output.count(" %, validation balanced accuracy ") == 3
+    assert output.count("%, validation balanced accuracy ") == 3
     values = [record["balanced_accuracy"] for record in RunFolder(folder).records()[1::2]]
     epoch = values.index(max(values)) + 1
-    best = f"Best validation balanced accuracy: {100 * max(values):.2f} % after epoch {epoch}. "
+    best = f"Best validation balanced accuracy: {100 * max(values):.2f}% after epoch {epoch}. "
     assert output.endswith(
         f"Done. {best}Next: protosphere evaluate '{folder}', or protosphere report '{folder}' for "
         "a page with figures\n"
@@ -120,7 +120,7 @@ def test_early_stopping_names_the_best_value(tmp_path: Path) -> None:
     )
     command = ["train", "digits-ce", "--out", tmp_path / "run", *SHORT, *TINY, *options]
     output = run_command(*command)
-    assert " %, validation loss " in output
+    assert "%, validation loss " in output
     assert "Stopped early after 1 evaluation without a new best. Best validation loss: " in output
 
 

@@ -166,8 +166,8 @@ def test_tables_of_the_files_of_a_group(
     # Of two values the error is half of their distance; all pairs are among the most confused.
     assert summary[2].endswith("| +3.75 ± 3.75 | +1.25 ± 1.25 | +5.00 ± 2.50 |")
     losses, gains = class_tables.classes_table(folder).splitlines()[-1].split(" | ")[1:]
-    assert losses == "apple -15.00 ± 5.00 (60 %), pear -10.00 ± 0.00 (80 %)"
-    assert gains == "bed +5.00 ± 5.00 (87 %), digit +0.00 ± 0.00 (100 %) |"
+    assert losses == "apple -15.00 ± 5.00 (60%), pear -10.00 ± 0.00 (80%)"
+    assert gains == "bed +5.00 ± 5.00 (87%), digit +0.00 ± 0.00 (100%) |"
     assert "commit abc" in class_tables.source(folder)
     with pytest.raises(FileNotFoundError):
         class_tables.summary_table(tmp_path / "none")
@@ -324,7 +324,7 @@ def test_arrays_of_two_runs_of_the_verdict_are_kept(
     ]
 
 
-def test_the_progress_of_runs_is_that_at_the_half_and_the_end(
+def test_the_progress_of_runs_is_that_halfway_and_at_the_end(
     import_benchmark: Callable[[str], ModuleType],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

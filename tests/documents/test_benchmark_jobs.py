@@ -173,6 +173,6 @@ def test_jobs_of_the_benefits_have_valid_recipes_and_records(
     assert collected == {"cifar100-noise-0.4-ce-smoothing-0.2"}
     assert not (results / "cifar10-scl-100-epochs").exists()
     lines = tables.noise_table().splitlines()
-    (plain,) = (line for line in lines if line.startswith("| CE, 40 % wrong labels |"))
-    (smoothed,) = (line for line in lines if line.startswith("| CE, label smoothing 0.2, 40 %"))
+    (plain,) = (line for line in lines if line.startswith("| CE, 40% wrong labels |"))
+    (smoothed,) = (line for line in lines if line.startswith("| CE, label smoothing 0.2, 40%"))
     assert smoothed.split("|")[2:] == plain.split("|")[2:]

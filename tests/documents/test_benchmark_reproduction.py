@@ -135,14 +135,14 @@ def test_collected_records_make_the_tables(modules: Any, tmp_path: Path) -> None
     )
     assert "| CE, zero-initialized residuals, 300 epochs | 52.0 |" in tables.length_table()
     assert "| CE, **the paper**, 1000 epochs | 72.1 | 96.4 | 57.1 |" in tables.length_table()
-    # 50 evaluations, a moving average of 1 % of the run. NONL falls below 40 at epoch 500. The
-    # average of CE is within 2 % of its last value, 40 + 0.8, at epoch 520: 40/e² is 5.4, 40/e⁴ is
+    # 50 evaluations, a moving average of 1% of the run. NONL falls below 40 at epoch 500. The
+    # average of CE is within 2% of its last value, 40 + 0.8, at epoch 520: 40/e² is 5.4, 40/e⁴ is
     # 0.7. Of 25 evaluations it is the first one in the second half. Ranks should be large.
     last = [line.split(" | ")[1:] for line in tables.convergence_table().splitlines()[-2:]]
     assert last[0] == ["96.2", "96.2", "never", "96.2", "never |"]
     assert last[1] == ["100.0", "100.0", "never", "100.0", "never |"]
     assert tables.convergence_source() == (
-        "One evaluation every 2 % of the run of 1000 and every 4 % of the run of 300 epochs."
+        "One evaluation every 2% of the run of 1000 and every 4% of the run of 300 epochs."
     )
     rows = tables.cifar10_table().splitlines()
     assert "| ETF + DR | 55.0 (94.4) | 0.5 (9.0) |" in rows[3]

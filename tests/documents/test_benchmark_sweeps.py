@@ -169,8 +169,8 @@ def test_tables_show_the_trials_that_were_trained_to_the_end(sweeps: Any, tmp_pa
     _train(tmp_path / "runs", "trial-nonl-2", 0.2, 0.3, 0.6, 0.8)
     sweeps.collect(tmp_path / "runs")
     assert sweeps.table().splitlines()[2:] == [
-        "| NTCE | 75.00 % | 70.00 | 2 of 3 | 0.25 | 1.0e-03 | 0.125 | yes | no |",
-        "| NONL | 80.00 % | 75.00, 70.00 | 3 of 3 | 0.27 | 1.0e-03 | 0.125 | yes | no |",
+        "| NTCE | 75.00% | 70.00 | 2 of 3 | 0.25 | 1.0e-03 | 0.125 | yes | no |",
+        "| NONL | 80.00% | 75.00, 70.00 | 3 of 3 | 0.27 | 1.0e-03 | 0.125 | yes | no |",
     ]
     # Epoch 10: 0.3, 0.4, 0.2 and at last 0.75, 0.7, 0.8: the reverse order. Epoch 30: the same.
     assert sweeps.ranks_table().splitlines()[2:] == [

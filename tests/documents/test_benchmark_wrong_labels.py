@@ -45,7 +45,7 @@ def test_the_table_shows_means_and_the_difference(wrong_labels: ModuleType) -> N
     ]
     entry = {"samples": 1000, "dim": 8, "classes": 3, "rows": rows}
     lines = wrong_labels.table({"sets": {"some": entry}}).splitlines()
-    assert lines[2].startswith("| some (1,000 × 8, 3 classes) | 0 % | **90.0** | **90.0** | 80.0 |")
+    assert lines[2].startswith("| some (1,000 × 8, 3 classes) | 0% | **90.0** | **90.0** | 80.0 |")
     assert lines[2].endswith("| -10.0 | 2, 4 |")
-    assert lines[3].startswith("|  | 40 % | 60.0 ± 0.0 | 60.0 ± 0.0 | **75.0** ± 7.1 |")
+    assert lines[3].startswith("|  | 40% | 60.0 ± 0.0 | 60.0 ± 0.0 | **75.0** ± 7.1 |")
     assert lines[3].endswith("| +15.0 | 2, 4 |")

@@ -1,4 +1,4 @@
-"""AUROC, FPR at 95 % TPR and average precision against scikit-learn and loops over scalars."""
+"""AUROC, FPR at 95% TPR and average precision against scikit-learn and loops over scalars."""
 
 import math
 

@@ -94,7 +94,7 @@ def test_embeddings_classify_digits_and_gain_a_class(
     _load("embeddings").main()
     output = capsys.readouterr().out
     means, whitened, logistic, before, after = (
-        float(number) for number in re.findall(r"(\d+\.\d) %", output)
+        float(number) for number in re.findall(r"(\d+\.\d)%", output)
     )
     assert means > 75
     assert logistic > 75

@@ -211,7 +211,7 @@ def test_calibration_before_and_after_and_bins_over_seeds() -> None:
     # 3000 images with accuracy 0.6 and 1000 with 0.9; the bins with 0 and 2 images are left out.
     assert drawn["y"] == pytest.approx([100 * (30 * 0.6 + 10 * 0.9) / 40])
     assert drawn["x"] == pytest.approx([90.0])
-    assert drawn["text"][0].endswith("100.0 % of the images")
+    assert drawn["text"][0].endswith("100.0% of the images")
     assert drawn["marker"]["size"] == pytest.approx([5 + 15 * (4000 / 4002) ** 0.5], abs=1e-9)
 
 
@@ -264,7 +264,7 @@ def test_a_curve_over_noise_starts_at_the_same_recipe_without_noise() -> None:
     )
     content = table(section, "Accuracy with wrong training labels")
     assert column(content, "Method") == ["ce", "nonl", "ce"]
-    assert column(content, "Wrong labels") == ["20 % symmetric", "20 % symmetric", "40 % symmetric"]
+    assert column(content, "Wrong labels") == ["20% symmetric", "20% symmetric", "40% symmetric"]
     assert column(content, "Test accuracy, trained head") == ["70.0", "80.0", "50.0"]
     drawn = figures(section)["label-noise-accuracy-0"]
     assert trace(drawn, "ce")["x"] == pytest.approx([0.0, 20.0, 40.0])
@@ -306,7 +306,7 @@ def test_the_better_method_is_bold_in_every_column() -> None:
     report = report_of(run("ce", 0.4), run("nonl", 0.2))
     sections = [
         (uncertainty, "Calibration", 5), (label_noise, "Accuracy with wrong training labels", 4),
-        (convergence, "Time to 95 % of neural collapse", 1),
+        (convergence, "Time to 95% of neural collapse", 1),
         (long_tail, "Accuracy by number of training images", 5),
     ]  # fmt: skip
     for module, title, num_columns in sections:
@@ -351,7 +351,7 @@ def test_times_to_collapse_stand_beside_the_paper() -> None:
             _convergence("ntce", "c", None),
         )
     )
-    content = table(section, "Time to 95 % of neural collapse")
+    content = table(section, "Time to 95% of neural collapse")
     assert column(content, "Method") == ["ce", "nonl", "nonl: paper"]
     assert column(content, "Effective rank of prototypes") == ["never", "40.0", "34.6"]
     assert bold(content) == ["40.0"]
@@ -365,7 +365,7 @@ def test_times_to_collapse_stand_beside_the_paper() -> None:
 
 def test_a_metric_that_converges_with_some_seeds_only_says_so() -> None:
     runs = [_convergence("nonl", "b", 40.0), _convergence("nonl", "c", "never")]
-    content = table(convergence.create_section(report_of(*runs)), "Time to 95 % of neural collapse")
+    content = table(convergence.create_section(report_of(*runs)), "Time to 95% of neural collapse")
     assert column(content, "Effective rank of prototypes") == ["40.0, never in 1 of 2"]
 
 

@@ -64,15 +64,15 @@ def test_the_table_names_the_most_frequent_wrong_prediction() -> None:
     assert section is not None
     table = next(block for block in section.blocks if isinstance(block, Table))
     assert table.rows == (
-        ("nonl", "c2", "50.0 %", "10", "c1", "40.0 %"),
-        ("nonl", "c0", "80.0 %", "10", "c1", "20.0 %"),
+        ("nonl", "c2", "50.0%", "10", "c1", "40.0%"),
+        ("nonl", "c0", "80.0%", "10", "c1", "20.0%"),
     )
 
 
 def test_confusion_is_in_percent_of_the_class_without_correct_predictions() -> None:
     confusion = [[6, 3, 0], [0, 10, 0], [1, 4, 15]]
     (trace,) = find_figure(create_section(ReportData((_run(confusion),))), "confusion-0").data
-    assert trace["y"] == ["c0 (67 %)", "c2 (75 %)"]
+    assert trace["y"] == ["c0 (67%)", "c2 (75%)"]
     assert trace["x"] == ["c0", "c2", "c1"]
     expected = [[np.nan, 0, 100 / 3], [5, np.nan, 20]]
     np.testing.assert_allclose(decode(trace["z"]), expected, rtol=1e-6)

@@ -83,7 +83,7 @@ def test_the_six_panels_have_curves_thresholds_and_marks() -> None:
     titles = [annotation["text"] for annotation in figure.layout["annotations"]]
     assert len(titles) == 6
     assert titles[0] == "(a) Training accuracy"
-    bounds = [trace for trace in figure.data if trace["name"] == "95 % of collapse"]
+    bounds = [trace for trace in figure.data if trace["name"] == "95% of collapse"]
     values = sorted(trace["y"][0] for trace in bounds)
     assert values == sorted(row.value for row in collapse_thresholds(K, D).values())
     assert sum(trace["showlegend"] for trace in bounds) == 1
@@ -106,7 +106,7 @@ def test_runs_that_differ_in_length_and_dimension_have_a_common_time_and_named_l
     for name in ("nonl", "longer"):
         line = next(trace for trace in figure.data if trace["name"] == name)
         np.testing.assert_allclose(decode(line["x"])[-1], 100)
-    bounds = [trace for trace in figure.data if trace["name"] == "95 % of collapse"]
+    bounds = [trace for trace in figure.data if trace["name"] == "95% of collapse"]
     lines = {trace["text"][1]: trace["y"][0] for trace in bounds if trace["yaxis"] == "y5"}
     assert lines == pytest.approx({f"d = {D}": 0.05 * D, f"d = {3 * D}": 0.15 * D})
 

@@ -141,7 +141,7 @@ def test_one_seed_has_no_interval_and_a_caveat(comparison: Comparison) -> None:
     section = create_section(_report(single))
     assert trace(figures(section)["comparison-0-0"], "not tested")["error_x"]["array"] == [0]
     content = table(section, "Differences to ce")
-    assert column(content, "95 % interval") == column(content, "p (Holm)") == ["–"]
+    assert column(content, "95% interval") == column(content, "p (Holm)") == ["–"]
     assert "There is one seed" in notes(section)
     assert "of validation images" in notes(section)
 

@@ -144,12 +144,12 @@ def test_a_view_has_the_samples_and_prototypes_of_ten_classes_in_color() -> None
     assert second["args"][0]["visible"] == [True] * 2 + [False] * 8 + [True] * 2
     everything = next(trace for trace in figure.data if "samples" in trace["name"])
     assert everything["text"] == [f"c{index % 12}" for index in range(36)]
-    assert "27 % of the between-class variance (27 % at collapse)" in figure.meaning
+    assert "27% of the between-class variance (27% at collapse)" in figure.meaning
 
 
 @pytest.mark.parametrize(
     ("num_classes", "text"),
-    [(2, "the direction in which class means differ, which has 100 %"), (3, "the two directions")],
+    [(2, "the direction in which class means differ, which has 100%"), (3, "the two directions")],
 )
 def test_fewer_than_three_directions(num_classes: int, text: str) -> None:
     run = create_run(num_classes=num_classes)

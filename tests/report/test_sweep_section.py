@@ -60,15 +60,15 @@ def test_trials_are_ordered_and_say_what_became_of_them(record: SweepRecord) -> 
     section = create_section(ReportData((), sweeps={"sweep": record}))
     content = table(section, "Trials")
     assert column(content, "Trial") == ["0001", "0002", "0000", "0003", "0004"]
-    assert column(content, "Accuracy") == ["90.00 %", "85.00 %", "80.00 %", "–", "–"]
-    assert bold(content) == ["90.00 %"]
+    assert column(content, "Accuracy") == ["90.00%", "85.00%", "80.00%", "–", "–"]
+    assert bold(content) == ["90.00%"]
     states = column(content, "State")
     assert states[:3] == ["complete"] * 3
     assert states[3].startswith("failed: the loss must be finite!")
     assert len(states[3]) < 250
-    assert states[4] == "pruned after epoch 2 at 50.00 %"
+    assert states[4] == "pruned after epoch 2 at 50.00%"
     assert missing(section) == ["5 of 6 trials are finished; the same command continues the sweep."]
-    best = "optimizer.lr=0.1, loss.temperature=0.1, with a validation accuracy of 90.00 % on 400"
+    best = "optimizer.lr=0.1, loss.temperature=0.1, with a validation accuracy of 90.00% on 400"
     assert best in notes(section)
     # One standard error is sqrt(0.9 * 0.1 / 400) = 1.5 points: no other trial is as good.
     assert (
@@ -115,7 +115,7 @@ def test_one_setting_is_a_curve_and_three_have_a_menu() -> None:
     section = create_section(ReportData((), sweeps={"first": single, "second": three}))
     overview = table(section, "Best settings of each sweep")
     assert column(overview, "Sweep") == ["first", "second"]
-    assert column(overview, "Best value") == ["50.00 %"] * 2
+    assert column(overview, "Best value") == ["50.00%"] * 2
     assert column(overview, "Complete trials") == ["2 of 6"] * 2
     curve = figures(section)["sweep-0-0"]
     assert "trials above the dotted line are as good as the best" in curve.meaning

@@ -10,7 +10,7 @@ from protosphere.studies.behaviors import Checklist, check_behaviors
 from protosphere.studies.convergence import CONVERGENCE_METRICS
 from support.short_runs import logged_run
 
-# Ten classes and 40 dimensions: ranks of 9, 95 % of collapse at 8.55, and at 2 within classes.
+# Ten classes and 40 dimensions: ranks of 9, 95% of collapse at 8.55, and at 2 within classes.
 COLLAPSED = dict(zip(CONVERGENCE_METRICS, (0.01, 0.01, 8.9, 1.5, 8.9), strict=True))
 SPREAD = dict(zip(CONVERGENCE_METRICS, (0.9, 0.9, 5.0, 20.0, 5.0), strict=True))
 BETWEEN = dict(zip(CONVERGENCE_METRICS, (0.5, 0.5, 7.0, 10.0, 7.0), strict=True))
@@ -67,7 +67,7 @@ def test_behaviors_that_hold(tmp_path: Path) -> None:
     assert all(verdicts[name] == ["not testable"] for name in others)
     evidence = {check.behavior: check.evidence for check in checklist.checks}
     # The time constant of the average is a fifth of an epoch: it is there at once.
-    assert "weights_effective_rank: normface 75 %, ntce 50 %, nonl 25 %" in evidence["EB2"]
+    assert "weights_effective_rank: normface 75%, ntce 50%, nonl 25%" in evidence["EB2"]
     assert "nonl: 5 of 5 metrics before CE" in evidence["EB1"]
     assert evidence["EB3"] == "accuracy 60.0 and 50.0; 0 of 5 collapse metrics better"
 

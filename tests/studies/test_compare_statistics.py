@@ -21,7 +21,7 @@ def test_mean_and_deviation_of_a_case_worked_by_hand() -> None:
 
 
 def test_an_interval_worked_by_hand() -> None:
-    # Differences 1, 2, 3: mean 2, deviation 1; t with two degrees of freedom is 4.302653 at 97.5 %.
+    # Differences 1, 2, 3: mean 2, deviation 1; t with two degrees of freedom is 4.302653 at 97.5%.
     result = paired_difference([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
     half = 4.302653 / math.sqrt(3)
     assert (result.mean, result.std) == (2.0, 1.0)

@@ -64,7 +64,7 @@ def test_distances_from_the_target_are_compared() -> None:
 
 
 def test_p_values_are_adjusted_for_the_number_of_methods() -> None:
-    # Differences 1, 2, 3 have p = 0.0742 (tests/studies/test_compare_statistics.py): clear at 90 %
+    # Differences 1, 2, 3 have p = 0.0742 (tests/studies/test_compare_statistics.py): clear at 90%
     # on their own, and not as the smallest of two.
     one = _values([0.0, 0.0, 0.0], [1.0, 2.0, 3.0])
     two = _values([0.0, 0.0, 0.0], [1.0, 2.0, 3.0], [1.0, -2.0, 1.5])

@@ -43,10 +43,10 @@ NONL = {
     "inter_effective_rank": _step(3.0, 9.0, after=99),
 }
 CE = {
-    # Within 2 % of 0.2: 0.3 e^−k ≤ 0.004 from k = 5 on.
+    # Within 2% of 0.2: 0.3 e^−k ≤ 0.004 from k = 5 on.
     "weight_instance_alignment": _step(0.5, 0.2, after=20),
     "weight_class_alignment": _step(0.05, 0.05, after=50),
-    # Within 2 % of 7: 6 e^−k ≤ 0.14 from k = 4 on.
+    # Within 2% of 7: 6 e^−k ≤ 0.14 from k = 4 on.
     "weights_effective_rank": _step(1.0, 7.0, after=40),
     "intra_effective_rank": _step(8.0, 2.5, after=10),
     "inter_effective_rank": _step(3.0, 2.0, after=10),

@@ -56,7 +56,7 @@ def test_scores_equal_those_of_predictions(run: Run) -> None:
         row = rows[name]
         assert row.auroc == pytest.approx(roc_auc_score(labels, scores), abs=1e-4)
         assert row.aupr == pytest.approx(average_precision_score(labels, scores), abs=1e-3)
-        accepted = scores[:160].sort(descending=True).values[151]  # 152 of 160 are 95 %.
+        accepted = scores[:160].sort(descending=True).values[151]  # 152 of 160 are 95%.
         assert row.fpr95 == pytest.approx(
             float((scores[160:] >= accepted).double().mean()), abs=0.021
         )

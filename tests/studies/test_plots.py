@@ -284,7 +284,7 @@ def test_a_circle_is_on_the_moving_average_where_it_reaches_collapse() -> None:
     points = [CurveRow(metric, epoch, 9.9, 2.0 * epoch) for epoch in (1.0, 2.0, 4.0)]
     rows = [ConvergenceRow(metric, 9.9, 4.0, "at least", 50.0, baseline_final=3.0)]
     (axes,) = plot_convergence({"nonl": points}, {"nonl": rows}).axes
-    assert _line(axes, "95 % of collapse") == [4, 4]
+    assert _line(axes, "95% of collapse") == [4, 4]
     assert _line(axes, "last value of the baseline") == [3, 3]
     assert _line(axes, "nonl") == [2, 4, 8]
     (circle,) = [line for line in axes.lines if line.get_marker() == "o"]
@@ -335,7 +335,7 @@ def test_wrongly_labeled_images_add_up_to_all() -> None:
     panels = _panels(plot_label_noise(rows, methods={"a": "ce", "b": "ce"}))
     wrong = panels["Training images with a wrong label"]
     assert [round(bar.get_width(), 6) for bar in wrong.patches] == [60, 10, 30] * 2
-    assert _texts(wrong) == ["a\n20 % symmetric", "b\n40 % symmetric"]
+    assert _texts(wrong) == ["a\n20% symmetric", "b\n40% symmetric"]
     assert _heights(panels["Accuracy by classifier"]) == [80, 80, 60, 60]
     curve = panels["Accuracy over the fraction of wrong labels"]
     assert _line(curve, "ce, symmetric") == [80, 60]

@@ -48,7 +48,7 @@ def convergence(
     """When runs reach neural collapse, from the metrics that they have logged (Table 7).
 
     Part I is the percentage of the run until the moving average of a metric
-    of the training images enters 95 % of neural collapse and stays there.
+    of the training images enters 95% of neural collapse and stays there.
     Part II is the time until it reaches the last value of the baseline, in
     percent of the time that the baseline itself takes.
     """
@@ -138,7 +138,7 @@ def _print(
         if any(row.paper_percent_of_baseline is not None for row in rows):
             second.append(["  paper", "", *(_text(row.paper_percent_of_baseline) for row in rows)])
     print_table(
-        "I. Percent of the run until 95 % of neural collapse",
+        "I. Percent of the run until 95% of neural collapse",
         columns,
         first,
         note=None if baseline is not None else "Part II compares with a run: --baseline RUN",

@@ -101,7 +101,7 @@ def _print_results(results: "Sequence[tuple[RunInfo, tuple[LabelNoiseRow, ...]]]
             [
                 labels[run.run],
                 run.method,
-                f"{trained.noise} {percent(trained.fraction, digits=0)} %",
+                f"{trained.noise} {percent(trained.fraction, digits=0)}%",
                 *(
                     percent(rows[name].accuracy if name in rows else None)
                     for name in ("head", "class_means", "whitened_class_means")

@@ -72,7 +72,7 @@ def ood(
 
     Test images of the run are the positives. AUROC is the probability that
     one of them has a higher score than an image of the other source; FPR95 is
-    the percentage of the other images that are accepted where 95 % of the
+    the percentage of the other images that are accepted where 95% of the
     run's own are. The scores: cosine with the nearest prototype, energy
     (log-sum-exp of the logits), softmax probability, distance to the span of
     the prototypes, Mahalanobis distance to class means, and distance to the

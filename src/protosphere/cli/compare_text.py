@@ -103,7 +103,7 @@ def _print_differences(comparison: "Comparison", metrics: "Sequence[ComparedMetr
     if not rows:
         print_note(f"No other run has a seed in common with {comparison.baseline}: no differences")
         return
-    confidence = f"{100 * comparison.confidence:g} %"
+    confidence = f"{100 * comparison.confidence:g}%"
     print_table(
         f"Difference to {comparison.baseline}, paired by seed, with the {confidence} confidence "
         "interval (Student's t)",

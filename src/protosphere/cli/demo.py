@@ -134,7 +134,7 @@ def _train(loss: str, path: Path, epochs: int) -> Mapping[str, Any]:
             progress(event.progress.epoch / epochs)
     results = folder.last_evaluation() or {}
     if not Console(stderr=True).is_terminal:  # There was no bar, and six losses take a while.
-        accuracy = f"{100 * results['accuracy']:.1f} %"
+        accuracy = f"{100 * results['accuracy']:.1f}%"
         echo(f"{_TITLES[loss]}: {count(epochs, 'epoch')}, test accuracy {accuracy}", err=True)
     return results
 
@@ -151,9 +151,9 @@ def _compare_probes(path: Path) -> str:
     means, linear = results["class_means", "output"], results["linear", "backbone"]
     return (
         f"SCL needs no trained classifier: class means took {count(means.num_passes, 'pass')} "
-        f"and {means.seconds:.2f} s for {100 * means.accuracy:.1f} %, a linear probe "
+        f"and {means.seconds:.2f} s for {100 * means.accuracy:.1f}%, a linear probe "
         f"{count(linear.num_passes, 'pass')} and {linear.seconds:.1f} s for "
-        f"{100 * linear.accuracy:.1f} %."
+        f"{100 * linear.accuracy:.1f}%."
     )
 
 
@@ -176,7 +176,7 @@ def _print_table(console: "Console", results: Mapping[str, Mapping[str, Any]]) -
     }
     for title, values in results.items():
         accuracies = [
-            f"{100 * values[metric]:.1f} %" for metric in ("accuracy", "nearest_mean_accuracy")
+            f"{100 * values[metric]:.1f}%" for metric in ("accuracy", "nearest_mean_accuracy")
         ]
         cells = [
             f"[green]{_format(values[metric])}[/green]"

@@ -57,7 +57,7 @@ def print_evaluation(
     echo(f"{record['recipe']} {_describe_checkpoint(record)}, on the {split} images")
     for name, (label, unit) in _MAIN.items():
         if name in metrics:
-            number = f"{100 * metrics[name]:6.2f} %" if unit else f"{metrics[name]:8.4f}"
+            number = f"{100 * metrics[name]:6.2f}%" if unit else f"{metrics[name]:8.4f}"
             echo(f"  {label.format(split=split):28}{number}")
     others = [name for name in metrics if name not in _MAIN]
     for name in others if which == "all" else ():
@@ -131,13 +131,13 @@ def _print_rows(rows: Sequence[tuple[str, str]]) -> None:
 def _describe_class(record: Mapping[str, Any]) -> str:
     confused = f"{record['num_confused']:,} predicted as {record['confused_with']}"
     images = count(record["num_samples"], "image")
-    return f"{100 * record['accuracy']:5.1f} % of {images} correct, {confused}"
+    return f"{100 * record['accuracy']:5.1f}% of {images} correct, {confused}"
 
 
 def describe_probe(result: "ProbeResult") -> str:
     """Return the line that says how a probe went."""
     passes = count(result.num_passes, "pass")
-    accuracy = f"{100 * result.accuracy:.2f} %"
+    accuracy = f"{100 * result.accuracy:.2f}%"
     return (
         f"{result.name}, {result.features} features: {accuracy}, {passes}, {result.seconds:.2f} s"
     )
@@ -175,7 +175,7 @@ def _accuracy_table(results: "Sequence[ProbeResult]", has_backbone: bool) -> "Ta
     table.add_column("")
     for result in results:
         cells = [
-            f"{100 * result.accuracy:.2f} %",
+            f"{100 * result.accuracy:.2f}%",
             f"{result.num_passes}",
             f"{result.seconds:.2f}",
             *([result.features] if has_backbone else []),

@@ -25,7 +25,7 @@ def progress_bar(description: str) -> Iterator[Callable[[float], None]]:
     bar = create_progress(
         TextColumn(description),
         BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.percentage:>3.0f}%"),
         TimeRemainingColumn(),
     )
     with bar:

@@ -346,8 +346,8 @@ def _describe_accuracies(accuracies: Mapping[str, Any]) -> str:
 
     samples = count(accuracies["num_samples"], "sample")
     return (
-        f"accuracy {100 * accuracies['accuracy']:.2f} %, balanced accuracy "
-        f"{100 * accuracies['balanced_accuracy']:.2f} % on {samples}"
+        f"accuracy {100 * accuracies['accuracy']:.2f}%, balanced accuracy "
+        f"{100 * accuracies['balanced_accuracy']:.2f}% on {samples}"
     )
 
 

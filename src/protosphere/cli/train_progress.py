@@ -24,7 +24,7 @@ _SHOWN = {
 
 def format_metric(name: str, value: float) -> str:
     """Return a value in percent if it is an accuracy, otherwise as it is."""
-    return f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.4g}"
+    return f"{100 * value:.2f}%" if name.endswith("accuracy") else f"{value:.4g}"
 
 
 class TrainProgress(BarDisplay):
@@ -69,7 +69,7 @@ class TrainProgress(BarDisplay):
 
     def loading(self, fraction: float) -> None:
         """Show how much of the images has been read into memory."""
-        self._bar.update(self._task, status=f"loading images {100 * fraction:.0f} %")
+        self._bar.update(self._task, status=f"loading images {100 * fraction:.0f}%")
 
     def __call__(self, event: "Event") -> None:
         """Show an event."""

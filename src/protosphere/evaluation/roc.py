@@ -1,4 +1,4 @@
-"""How well a score separates two sets of samples: AUROC, FPR at 95 % TPR, average precision."""
+"""How well a score separates two sets of samples: AUROC, FPR at 95% TPR, average precision."""
 
 import math
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class DetectionMetrics(NamedTuple):
         auroc: Probability that a known sample has a higher score than an unknown one, ties counted
             half; 0.5 for a score that says nothing.
         fpr95: Fraction of the unknown samples that are accepted by the threshold that accepts
-            95 % of the known ones.
+            95% of the known ones.
         aupr: Average precision; it depends on how many samples of each kind there are.
     """
 

@@ -45,7 +45,7 @@ def scl_loss(
     class also P(i).
 
     Near collapse the gradient is what remains of forces that almost cancel. In float32 it is
-    accurate to 1 % down to a within-class spread of 1e-3 at τ = 0.05 and 1e-4 at τ = 0.07. Beyond
+    accurate to 1% down to a within-class spread of 1e-3 at τ = 0.05 and 1e-4 at τ = 0.07. Beyond
     that the sum of exponentials that are all almost 1, each rounded to 6e-8, is the limit; pass
     float64 features if it matters.
 

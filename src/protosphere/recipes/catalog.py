@@ -48,7 +48,7 @@ def _families() -> Iterator[tuple[str, Family]]:
         Family(
             families.digits,
             _CLASSIFIER,
-            "Handwritten digits (8x8 pixels) on a CPU in seconds. Test accuracy 95 to 99 %.",
+            "Handwritten digits (8x8 pixels) on a CPU in seconds. Test accuracy 95 to 99%.",
         ),
     )
     for num_classes, paper in (
@@ -97,7 +97,7 @@ def _families() -> Iterator[tuple[str, Family]]:
                 _CLASSIFIER,
                 f"Long-tailed CIFAR-{num_classes}, the smallest class 0.01 of the largest "
                 "(data.long_tail=0.1 for another ratio), with the settings of cifar100-strong. "
-                f"Test accuracy in the paper, with its own settings: {paper} %.",
+                f"Test accuracy in the paper, with its own settings: {paper}%.",
             ),
         )
     yield (
@@ -140,7 +140,7 @@ def _families() -> Iterator[tuple[str, Family]]:
                 _CLASSIFIER,
                 f"ImageNet-100 with the paper's settings: {backbone}, 224 pixels, 500 epochs, "
                 "batch size 1024. Images from data/imagenet (train, val), classes listed in "
-                f"data/imagenet100.txt. Test accuracy in the paper: {paper} %; not yet measured "
+                f"data/imagenet100.txt. Test accuracy in the paper: {paper}%; not yet measured "
                 "with this package.",
             ),
         )
@@ -156,7 +156,7 @@ def _families() -> Iterator[tuple[str, Family]]:
                 _CLASSIFIER,
                 "ImageNet-1K with the paper's settings: ResNet-50, 224 pixels, 500 epochs, batch "
                 f"size {batch_size}. Images from data/imagenet (train, val). Test accuracy in the "
-                f"paper: {paper} %; not yet measured with this package.",
+                f"paper: {paper}%; not yet measured with this package.",
             ),
         )
 
@@ -168,7 +168,7 @@ def _contrastive_families() -> Iterator[tuple[str, Family]]:
             families.digits_contrastive,
             _CONTRASTIVE,
             "Handwritten digits, two views of each image and a projection head; classified by "
-            "class means. Test accuracy about 99 %.",
+            "class means. Test accuracy about 99%.",
         ),
     )
     for num_classes, paper in ((10, "95.0"), (100, "73.9")):
@@ -180,7 +180,7 @@ def _contrastive_families() -> Iterator[tuple[str, Family]]:
                 f"CIFAR-{num_classes}, contrastive, with the paper's settings: two views with "
                 "color jitter, ResNet-18 with a 512-512-128 projection head, 1000 epochs, batch "
                 "size 512, SGD with lr 0.05; classified by class means. Test accuracy of scl in "
-                f"the paper: {paper} %. docs/benchmarks.md has shorter runs.",
+                f"the paper: {paper}%. docs/benchmarks.md has shorter runs.",
             ),
         )
     for dataset, title, paper in (
@@ -194,7 +194,7 @@ def _contrastive_families() -> Iterator[tuple[str, Family]]:
                 _CONTRASTIVE,
                 f"{title}, contrastive, with the paper's settings: two views with color jitter "
                 "and blur, ResNet-50 with a 2048-2048-128 projection head, 500 epochs; classified "
-                f"by class means. Test accuracy of scl in the paper: {paper} %; not yet measured "
+                f"by class means. Test accuracy of scl in the paper: {paper}%; not yet measured "
                 "with this package.",
             ),
         )

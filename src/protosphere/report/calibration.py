@@ -193,8 +193,8 @@ def _draw_bins(
                 "x": [100 * confidence for confidence, _, _ in points],
                 "y": [100 * accuracy for _, accuracy, _ in points],
                 "text": [
-                    f"{_STATES[state]}<br>confidence {100 * confidence:.1f} %, accuracy "
-                    f"{100 * accuracy:.1f} %<br>{100 * fraction:.1f} % of the images"
+                    f"{_STATES[state]}<br>confidence {100 * confidence:.1f}%, accuracy "
+                    f"{100 * accuracy:.1f}%<br>{100 * fraction:.1f}% of the images"
                     for confidence, accuracy, fraction in points
                 ],
                 "hoverinfo": "text",
@@ -216,7 +216,7 @@ def _draw_bins(
         f"Reliability diagram: {shorten(label, 60)}",
         "Accuracy of the images whose confidence lies in the same bin; on the diagonal confidences "
         "are right, below it they are too high, and larger markers stand for more images. Bins "
-        "with fewer than 0.2 % of the images are left out.",
+        "with fewer than 0.2% of the images are left out.",
         tuple(traces),
         {
             "xaxis": {"title": {"text": "mean confidence (%)"}, "range": [-2, 102]},

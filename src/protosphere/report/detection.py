@@ -81,7 +81,7 @@ def show_detection(groups: Sequence[MethodResults], styles: Mapping[str, Style])
         _draw_ood(groups, values, scores, styles),
         _create_table(
             "Out-of-distribution detection: FPR95",
-            "Percentage of the other images that is accepted at the threshold that accepts 95 % of "
+            "Percentage of the other images that is accepted at the threshold that accepts 95% of "
             "the run's own; the lowest of each column for the same images is bold.",
             scores,
             rows["fpr95"],
@@ -120,7 +120,7 @@ def _draw_ood(
         figure = draw_dots(
             f"ood-{index}",
             f"Detection of images of other data: {label}",
-            "AUROC of each score, 50 % being chance",
+            "AUROC of each score, 50% being chance",
             reading="farther right, images of other data are told apart better",
             categories={score: _SCORES.get(score, score) for score in scores},
             dots=[

@@ -90,7 +90,7 @@ def draw_differences(
                 },
             }
         )
-    confidence = f"{100 * comparison.confidence:g} %"
+    confidence = f"{100 * comparison.confidence:g}%"
     return Figure(
         name,
         f"{title}Difference to {shorten(comparison.baseline)}: {metric.name}",

@@ -271,7 +271,7 @@ def describe_region(record: SweepRecord) -> str:
     if record.metric.endswith("accuracy"):
         rule = f"one standard error ({100 * record.tolerance:.2g} percentage points)"
     else:
-        rule = f"1 % ({record.tolerance:.2g})"
+        rule = f"1% ({record.tolerance:.2g})"
     if len(good) == 1:
         text = f"No other trial is within {rule} of the best"
     else:

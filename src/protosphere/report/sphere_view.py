@@ -194,7 +194,7 @@ def _describe(
 
 
 def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.{0 if fraction >= 0.1 else 1}f} %"
+    return f"{100 * fraction:.{0 if fraction >= 0.1 else 1}f}%"
 
 
 def _create_sphere(radius: float) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class SweepRecord:
         """How much worse than the best a value may be to count as equally good.
 
         For accuracies this is one standard error of the best one, sqrt(p (1 - p) / n) with n
-        validation images; for other metrics 1 % of the best value.
+        validation images; for other metrics 1% of the best value.
         """
         best = self.best
         if best is None or best.value is None:

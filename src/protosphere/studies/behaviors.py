@@ -28,7 +28,7 @@ _DIRECTIONS = {
 }
 _RANKS = ("weights_effective_rank", "intra_effective_rank", "inter_effective_rank")
 _NORMALIZED, _PROPOSED = ("normface", "ntce", "nonl"), ("ntce", "nonl")
-# "On 4/5 metrics", "in under 7.5 % of CE's iterations".
+# "On 4/5 metrics", "in under 7.5% of CE's iterations".
 _MOST, _PAPER_PERCENT = 4, 7.5
 # Fixed prototypes match a linear probe if they are not further behind, in points of accuracy.
 _MATCHING = 0.5
@@ -165,13 +165,13 @@ def _check_faster_than_ce(group: _Group) -> _Finding | None:
         is_held = is_held and num_sooner >= _MOST
         texts.append(
             f"{loss}: {num_sooner} of {len(times)} metrics before CE, {num_fast} in under "
-            f"{_PAPER_PERCENT:g} % of its time"
+            f"{_PAPER_PERCENT:g}% of its time"
         )
     return is_held, "; ".join(texts)
 
 
 def _check_nonl_is_fastest(group: _Group) -> _Finding | None:
-    """EB2: time to 95 % of collapse of the rank metrics, from Table 7, part I."""
+    """EB2: time to 95% of collapse of the rank metrics, from Table 7, part I."""
     logs = _find_logs(group, _NORMALIZED)
     if "nonl" not in logs or len(logs) < 2:
         return None
@@ -196,7 +196,7 @@ def _check_nonl_is_fastest(group: _Group) -> _Finding | None:
 
 
 def _format_time(time: float) -> str:
-    return "never" if time == float("inf") else f"{time:.0f} %"
+    return "never" if time == float("inf") else f"{time:.0f}%"
 
 
 def _check_ntce_improves(group: _Group) -> _Finding | None:

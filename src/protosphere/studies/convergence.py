@@ -99,9 +99,9 @@ class ConvergenceRow:
     Attributes:
         metric: Name of the metric.
         final: Its last value; None if it was not logged.
-        threshold: Value at 95 % of neural collapse.
+        threshold: Value at 95% of neural collapse.
         side: Whether the metric must be ``"at least"`` or ``"at most"`` the threshold.
-        percent_to_collapse: Percentage of the run until 95 % of neural collapse.
+        percent_to_collapse: Percentage of the run until 95% of neural collapse.
         baseline_final: Last value of the baseline, which the second part asks for.
         percent_of_baseline: Time until then in percent of the time of the baseline itself.
         percent_of_run: Time until then in percent of the run.
@@ -134,7 +134,7 @@ class CurveRow:
         metric: Name of the metric.
         epoch: Epoch of the evaluation.
         value: Value of the metric on the training images.
-        moving_average: Moving average of the values, with a time constant of 1 % of the run.
+        moving_average: Moving average of the values, with a time constant of 1% of the run.
     """
 
     metric: str
@@ -219,9 +219,9 @@ def run_convergence(
 ) -> tuple[ConvergenceRow, ...]:
     """Compute when the metrics of a run converge, and keep rows and curves in its folder.
 
-    Part I: percentage of the run until the moving average of a metric enters 95 % of neural
+    Part I: percentage of the run until the moving average of a metric enters 95% of neural
     collapse and stays there. Part II: 100·t/t_B, t being when the run reaches the last value of the
-    baseline and t_B when the baseline's own average comes within 2 % of it, each to stay.
+    baseline and t_B when the baseline's own average comes within 2% of it, each to stay.
 
     Args:
         log: The run.
@@ -332,7 +332,7 @@ def _curves(log: TrainingLog) -> list[CurveRow]:
 
 
 def thresholds_of(log: TrainingLog) -> dict[str, Threshold]:
-    """Return the thresholds for 95 % of neural collapse of a run, by metric.
+    """Return the thresholds for 95% of neural collapse of a run, by metric.
 
     Args:
         log: The run.

@@ -30,7 +30,7 @@ class OodRow:
         fingerprint: Digest of the other images.
         score: Name of the score.
         auroc: Area under the ROC curve; None if the score has no value.
-        fpr95: Fraction of the other images that is accepted where 95 % of the run's are.
+        fpr95: Fraction of the other images that is accepted where 95% of the run's are.
         aupr: Average precision.
         num_known: Number of images of the run.
         num_unknown: Number of other images.

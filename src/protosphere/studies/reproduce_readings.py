@@ -292,7 +292,7 @@ class ConvergenceReading(Reading):
     """When a metric converges, in percent (Table 7).
 
     Attributes:
-        kind: Until 95 % of neural collapse, of the run; or until the last value of the baseline,
+        kind: Until 95% of neural collapse, of the run; or until the last value of the baseline,
             of the baseline's own time.
         metric: Name of the metric.
         baseline: The run with cross-entropy.

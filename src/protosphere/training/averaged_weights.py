@@ -3,7 +3,7 @@
 The average of the weights is another network than those it is the average of: noise in the weights
 cancels, and the activations have less variance. Batch norm in evaluation mode divides by its
 running statistics, and their average does not fit the averaged network: a ResNet-18 that was
-trained for 100 epochs on CIFAR-100 had 71.3 % test accuracy with it, and 78.2 % with its own
+trained for 100 epochs on CIFAR-100 had 71.3% test accuracy with it, and 78.2% with its own
 statistics. These are therefore computed before the average is evaluated or saved, as by
 ``torch.optim.swa_utils.update_bn``, from training images with their augmentation.
 """

@@ -108,7 +108,7 @@ def _create_sorted(methods: Sequence[Method]) -> Figure:
                 "line": {"color": method.color, "dash": method.dash, "width": 2},
                 "marker": {"size": 5, "color": method.color},
                 "meta": plain(method.name),
-                "hovertemplate": "%{fullData.meta}<br>%{text}: %{y:.1f} %<extra></extra>",
+                "hovertemplate": "%{fullData.meta}<br>%{text}: %{y:.1f}%<extra></extra>",
             }
         )
     unit = "% of the classes" if in_percent else "classes"
@@ -160,7 +160,7 @@ def _create_counts(methods: Sequence[Method]) -> Figure | None:
                 "text": [plain(shorten(name, 40)) for name in names],
                 "marker": {"size": 5, "color": method.color, "opacity": 0.35},
                 "meta": plain(method.name),
-                "hovertemplate": "%{fullData.meta}<br>%{text}: %{y:.1f} %, "
+                "hovertemplate": "%{fullData.meta}<br>%{text}: %{y:.1f}%, "
                 "%{x} training images<extra></extra>",
                 "showlegend": False,
             },
@@ -210,10 +210,10 @@ def _create_worst(runs: Sequence[RunData]) -> Table:
             (
                 run.name,
                 names[worst.index],
-                f"{100 * worst.accuracy:.1f} %",
+                f"{100 * worst.accuracy:.1f}%",
                 str(worst.num_samples),
                 names[worst.confused_with],
-                f"{100 * worst.fraction:.1f} %",
+                f"{100 * worst.fraction:.1f}%",
             )
             for worst in worst_classes(confusion, per_run)
         ]
@@ -239,7 +239,7 @@ def _create_confusion(index: int, run: RunData) -> Figure:
         "type": "heatmap",
         "z": encode(percent),
         "x": [names[column] for column in columns],
-        "y": [f"{names[one.index]} ({100 * one.accuracy:.0f} %)" for one in worst],
+        "y": [f"{names[one.index]} ({100 * one.accuracy:.0f}%)" for one in worst],
         "colorscale": [list(stop) for stop in SEQUENTIAL],
         "zmin": 0,
         # A single class has one value, or none.
@@ -247,7 +247,7 @@ def _create_confusion(index: int, run: RunData) -> Figure:
         "colorbar": color_bar("% of the images of the class"),
         "xgap": 0.5,
         "ygap": 0.5,
-        "hovertemplate": "%{y}<br>%{z:.1f} % predicted as %{x}<extra></extra>",
+        "hovertemplate": "%{y}<br>%{z:.1f}% predicted as %{x}<extra></extra>",
         "hoverongaps": False,
     }
     weakest = (
@@ -296,7 +296,7 @@ def _create_confidence(index: int, run: RunData, color: str) -> Figure:
             "text": [plain(shorten(names[i], 40)) for i in np.flatnonzero(known).tolist()],
             "marker": {"size": 7, "opacity": 0.75, "color": color},
             "cliponaxis": False,
-            "hovertemplate": "%{text}<br>confidence %{x:.1f} %, accuracy %{y:.1f} %<extra></extra>",
+            "hovertemplate": "%{text}<br>confidence %{x:.1f}%, accuracy %{y:.1f}%<extra></extra>",
             "showlegend": False,
         },
     )

@@ -43,7 +43,7 @@ class RunCurve(NamedTuple):
 
     Attributes:
         points: Percentage of the run and value, at each evaluation.
-        threshold: Bound of 95 % of collapse; None if there is none or it is not known.
+        threshold: Bound of 95% of collapse; None if there is none or it is not known.
         reached: Percentage of the run at which the moving average enters the threshold to stay, and
             the average there; None if it does not.
     """
@@ -166,8 +166,8 @@ def _create_figure(methods: Sequence[Method]) -> Figure | None:
             drawn = curve_traces(
                 method,
                 mean,
-                x="{} % of the run" if length is None else "epoch {}",
-                y=f"{title} {{}}" + (" %" if metric == "train_accuracy" else ""),
+                x="{}% of the run" if length is None else "epoch {}",
+                y=f"{title} {{}}" + ("%" if metric == "train_accuracy" else ""),
                 markers=have_markers(means),
                 axes=axes,
                 in_legend=method.name not in named,
@@ -187,14 +187,14 @@ def _create_figure(methods: Sequence[Method]) -> Figure | None:
         layout["annotations"].append(_create_title(f"({'abcdef'[index]}) {title}", axes))
     if not any("hovertemplate" in trace for trace in traces):
         return None
-    _name_once(traces, "95 % of collapse")
+    _name_once(traces, "95% of collapse")
     _name_once(traces, "reached, to stay")
     return Figure(
         "collapse-curves",
         "Convergence to neural collapse",
         "The six metrics of Figure 2 of the paper Neural Collapse by Design over the run, measured "
-        "on training images: dashed lines are 95 % of neural collapse, which is 0.1 (5 % of the "
-        "largest value) in (b) and (c), 95 % of K−1 for K classes in (d) and (f), and 5 % of the "
+        "on training images: dashed lines are 95% of neural collapse, which is 0.1 (5% of the "
+        "largest value) in (b) and (c), 95% of K−1 for K classes in (d) and (f), and 5% of the "
         "dimension d of the features in (e); a circle is where the moving average of a run enters "
         "it to stay.",
         tuple(traces),
@@ -241,8 +241,8 @@ def _create_marks(
                 "line": {"width": 2.5, "color": method.color},
             },
             "meta": plain(method.name),
-            "hovertemplate": "%{fullData.meta}<br>95 % of collapse after "
-            + ("%{x:.4~g} % of the run" if length is None else "epoch %{x:.4~g}")
+            "hovertemplate": "%{fullData.meta}<br>95% of collapse after "
+            + ("%{x:.4~g}% of the run" if length is None else "epoch %{x:.4~g}")
             + "<extra></extra>",
             "legendgroup": plain(method.name),
             "showlegend": False,
@@ -262,7 +262,7 @@ def _create_bound(
     return {
         "type": "scatter",
         "mode": "lines" if is_only else "lines+text",
-        "name": "95 % of collapse",
+        "name": "95% of collapse",
         "x": [0, end],
         "y": [bound.value, bound.value],
         "text": ["", "" if is_only else bound.size],
@@ -270,8 +270,8 @@ def _create_bound(
         "textfont": {"size": 10},
         "line": {"color": NEUTRAL, "dash": "dash", "width": 1.5},
         "meta": methods,
-        "hovertemplate": f"95 % of collapse: {bound.value:.4g}%{{fullData.meta}}<extra></extra>",
-        "legendgroup": "95 % of collapse",
+        "hovertemplate": f"95% of collapse: {bound.value:.4g}%{{fullData.meta}}<extra></extra>",
+        "legendgroup": "95% of collapse",
         "showlegend": False,
         **axes,
     }
@@ -303,7 +303,7 @@ def _create_axes(
         x_axis["title"] = {"text": "% of the run" if length is None else "epoch"}
     y_axis = {"domain": [top - height, top], "anchor": f"x{suffix}", "rangemode": "tozero"}
     if metric == "train_accuracy":
-        y_axis["ticksuffix"] = " %"
+        y_axis["ticksuffix"] = "%"
     return {f"xaxis{suffix}": x_axis, f"yaxis{suffix}": y_axis}
 
 

@@ -128,7 +128,7 @@ def _create_differences(title: str, comparison: Comparison) -> Table:
                     )
                 )
     limit = f"{1 - comparison.confidence:.3g}"
-    interval = f"{100 * comparison.confidence:g} % interval"
+    interval = f"{100 * comparison.confidence:g}% interval"
     return Table(
         f"{title}Differences to {comparison.baseline}",
         "Mean of method minus baseline, paired by seed; of metrics with a value at collapse (→), "

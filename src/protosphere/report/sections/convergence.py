@@ -51,7 +51,7 @@ def create_section(report: ReportData) -> Section | None:
     return Section(
         "convergence",
         "Convergence to neural collapse",
-        "How much of a run passes until the moving average of a metric reaches 95 % of neural "
+        "How much of a run passes until the moving average of a metric reaches 95% of neural "
         "collapse and stays there (Table 7 of the paper Neural Collapse by Design). Lower is "
         "faster.",
         (
@@ -126,9 +126,9 @@ def _create_table(
     if not rows:
         return None
     if field == _TO_COLLAPSE:
-        title = "Time to 95 % of neural collapse"
+        title = "Time to 95% of neural collapse"
         meaning = (
-            "Percentage of the run until each metric reaches 95 % of neural collapse and stays "
+            "Percentage of the run until each metric reaches 95% of neural collapse and stays "
             "there, with the paper's number below; the fastest of each column on the same data is "
             "bold."
         )
@@ -185,8 +185,8 @@ def _draw_times(
         ]
     return draw_dots(
         "convergence-times",
-        "Time to 95 % of neural collapse",
-        "Percentage of the run until each metric reaches 95 % of neural collapse and stays there",
+        "Time to 95% of neural collapse",
+        "Percentage of the run until each metric reaches 95% of neural collapse and stays there",
         reading="farther left is faster, runs that never get there have no dot, and open symbols "
         "are the paper's numbers",
         categories=metrics,

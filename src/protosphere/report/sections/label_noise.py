@@ -181,7 +181,7 @@ def _create_table(families: Sequence[_Family], classifiers: Mapping[str, str]) -
                 )
                 first_run = group.benchmarks[0].run
                 data = _clean_data(first_run)
-                titles = (family.name, data, f"{100 * fraction:g} % {noise}", str(group.num_runs))
+                titles = (family.name, data, f"{100 * fraction:g}% {noise}", str(group.num_runs))
                 key = (data, len(first_run.class_names), noise, fraction)
                 rows.append(TableRow(titles, cells, key))
     return create_table(
@@ -220,7 +220,7 @@ def _draw_accuracy(index: int, classifier: str, label: str, families: Sequence[_
             if points:
                 name = family.name if len(noises) == 1 else f"{family.name}, {noise}"
                 lines.append(Line(name, family.style._replace(dash=dash), points))
-    start = " At 0 % stand runs of the same recipes without noise." if has_clean else ""
+    start = " At 0% stand runs of the same recipes without noise." if has_clean else ""
     ticks = sorted({x for line in lines for x, _ in line.points})
     return draw_lines(
         f"label-noise-accuracy-{index}",
@@ -238,7 +238,7 @@ def _draw_memorized(families: Sequence[_Family], classifier: tuple[str, str]) ->
     name, label = classifier
     places = sorted({place for family in families for place in family.members})
     labels = {
-        f"{kind} {place}": f"{word}, {100 * place[1]:g} % {place[0]}"
+        f"{kind} {place}": f"{word}, {100 * place[1]:g}% {place[0]}"
         for place in places
         for kind, word in (("memorized", "memorized"), ("corrected", "corrected"))
     }

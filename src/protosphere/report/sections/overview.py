@@ -194,7 +194,7 @@ def _explain_values(methods: Sequence[Method]) -> list[Block]:
         "rank of the class means. Angles: standard deviation of the cosines between class means, 0 "
         "at collapse. Cosine: between a prototype and its class mean, both centered; "
         "1 − cosine is 0 at collapse. Agreement: samples that head and nearest class mean classify "
-        "alike, 100 % at collapse."
+        "alike, 100% at collapse."
     ]
     ranks = {classes - 1 for method in methods if (classes := num_classes(method.runs[0]))}
     if len(ranks) == 1:

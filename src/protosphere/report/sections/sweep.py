@@ -117,7 +117,7 @@ def _metric(record: SweepRecord) -> str:
 def _format_value(record: SweepRecord, value: float | None) -> str:
     if finite(value) is None or value is None:
         return MISSING
-    return f"{100 * value:.2f} %" if is_percentage(record.metric) else f"{value:.4g}"
+    return f"{100 * value:.2f}%" if is_percentage(record.metric) else f"{value:.4g}"
 
 
 def _create_table(title: str, record: SweepRecord) -> Table:

@@ -80,7 +80,7 @@ def _plots(report: ReportData) -> tuple[_Plot, ...]:
             "evaluation",
             "accuracy",
             "accuracy (%)",
-            "accuracy {} %",
+            "accuracy {}%",
             f"Accuracy at each evaluation on the {split} images, "
             + (
                 "which are test images for some runs and validation images for others."

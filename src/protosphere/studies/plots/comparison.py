@@ -51,7 +51,7 @@ def plot_comparison(comparison: Comparison, metrics: Sequence[str]) -> "Figure":
     figure, panels = create_figure(len(drawn), size=(4.2, 1.5 + 0.28 * num_rows))
     for axes, metric in zip(panels, drawn, strict=True):
         _draw_metric(axes, comparison, metric)
-    confidence = f"{100 * comparison.confidence:g} %"
+    confidence = f"{100 * comparison.confidence:g}%"
     figure.suptitle(
         f"Difference to {label(comparison.baseline, 40)}, {confidence} confidence intervals\n"
         "Small dots: seeds. Filled circle: statistically clear, open circle: not clear.",

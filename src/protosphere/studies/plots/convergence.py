@@ -19,7 +19,7 @@ def plot_convergence(
 ) -> "Figure":
     """Draw the metrics of runs over the percentage of the run, one panel per metric.
 
-    A dashed line is 95 % of neural collapse, a dotted one the last value of the baseline; a circle
+    A dashed line is 95% of neural collapse, a dotted one the last value of the baseline; a circle
     is where the moving average enters the threshold to stay.
 
     Args:
@@ -46,14 +46,14 @@ def plot_convergence(
             _draw_curve(axes, drawn_as[name], own, row)
     draw_legend(figure, panels)
     figure.suptitle(
-        "Circle: the moving average stays within 95 % of collapse from here on", fontsize=9
+        "Circle: the moving average stays within 95% of collapse from here on", fontsize=9
     )
     return figure
 
 
 def _draw_curve(axes: Any, look: Look, points: "Sequence[CurveRow]", row: "ConvergenceRow") -> None:
     style = {"linewidth": 1.0, "zorder": 0}
-    axes.axhline(row.threshold, color="black", linestyle="--", label="95 % of collapse", **style)
+    axes.axhline(row.threshold, color="black", linestyle="--", label="95% of collapse", **style)
     if row.baseline_final is not None:
         text = "last value of the baseline"
         axes.axhline(row.baseline_final, color=NEUTRAL, linestyle=":", label=text, **style)

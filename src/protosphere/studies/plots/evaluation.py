@@ -73,7 +73,7 @@ def plot_evaluation(
     draw_cosine_histogram(next(left), cosines, num_classes=num_classes)
     if probes:
         _draw_probes(next(left), probes, split)
-    number = f"{100 * metrics['accuracy']:.2f} % accuracy on the {split} images"
+    number = f"{100 * metrics['accuracy']:.2f}% accuracy on the {split} images"
     figure.suptitle(number if title is None else f"{label(title, 80)}: {number}", fontsize=11)
     return figure
 
@@ -172,7 +172,7 @@ def _draw_confidence(axes: Any, results: Sequence[ClassResult]) -> None:
     axes.set_xlim(low, 101)
     axes.set_ylim(low, 102)
     axes.set_title("Confidence and accuracy, a point per class")
-    # A legend would cover classes at 100 %.
+    # A legend would cover classes at 100%.
     axes.set_xlabel("mean confidence in %  (dotted: perfect calibration)")
     axes.set_ylabel("accuracy in %")
 

@@ -111,7 +111,7 @@ def _draw_wrong(axes: Any, trained: "Mapping[str, LabelNoiseRow]") -> None:
                 )
             start += width
     texts = [
-        f"{name}\n{100 * row.fraction:g} % {row.noise}"
+        f"{name}\n{100 * row.fraction:g}% {row.noise}"
         for name, row in zip(labels(list(trained)), trained.values(), strict=True)
     ]
     axes.set_yticks(range(len(trained)), texts)
