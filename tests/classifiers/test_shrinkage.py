@@ -71,7 +71,7 @@ def choose_by_loops(
                 gains[i] += difference
                 variances[i] += difference**2
     best = max(range(len(SHRINKAGES)), key=lambda i: (gains[i], SHRINKAGES[i]))
-    return SHRINKAGES[best] if gains[best] > 2 * variances[best] ** 0.5 else "auto"
+    return SHRINKAGES[best] if gains[best] > variances[best] ** 0.5 else "auto"
 
 
 @pytest.mark.parametrize("rule", ["cosine", "nearest"])
@@ -188,11 +188,16 @@ def test_the_estimator_chooses_for_its_rule_and_weights(rule: Rule) -> None:
 def test_few_samples_have_a_choice(counts: list[int]) -> None:
     labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     features = torch.randn(len(labels), 50, generator=torch.Generator().manual_seed(1))
-    assert cross_validated_shrinkage(features, labels, num_classes=len(counts)) == "auto"
+    chosen = cross_validated_shrinkage(features, labels, num_classes=len(counts))
+    weights = torch.ones(len(labels))
+    assert chosen == choose_by_loops(
+        features, labels, num_classes=len(counts), weights=weights, rule="cosine"
+    )
+    assert (chosen == "auto") == (len(labels) < 10)
     classifier = PrototypeClassifier(whitening="shrunk", shrinkage="cv")
     classifier.fit(features.numpy(), labels.numpy())
-    expected = PrototypeClassifier(whitening="shrunk").fit(features.numpy(), labels.numpy())
-    assert classifier.shrinkage_ == expected.shrinkage_
+    expected = PrototypeClassifier(whitening="shrunk", shrinkage=chosen)
+    assert classifier.shrinkage_ == expected.fit(features.numpy(), labels.numpy()).shrinkage_
 
 
 def test_equal_samples_have_a_choice() -> None:

@@ -27,7 +27,7 @@ NUM_FOLDS = 5
 MAX_HELD_OUT = 4000
 _MAX_SCORES = 4_000_000
 # By how many standard errors of the difference a value must be better than the automatic one.
-_MIN_ERRORS = 2.0
+_MIN_ERRORS = 1.0
 _CHUNK_ROWS = 1 << 14
 
 
@@ -44,7 +44,7 @@ def cross_validated_shrinkage(
 
     Each of 15 values from 0.01 to 1 classifies held-out samples, which do not count for the class
     means and the covariance. The value with the most correct predictions is chosen if it is ahead
-    of ``"auto"`` by more than two standard errors of the difference; otherwise ``"auto"`` is. On
+    of ``"auto"`` by more than one standard error of the difference; otherwise ``"auto"`` is. On
     most features with clean labels ``"auto"`` stays. With many wrong labels, the within-class
     covariance contains the variance between classes, and much more shrinkage is better.
 
