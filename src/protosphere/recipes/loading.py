@@ -58,7 +58,7 @@ def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         raise RecipeError(f"{path} must be a YAML file; it does not exist") from None
     except (OSError, UnicodeDecodeError):
         raise RecipeError(f"cannot read {path}: it must be a YAML file") from None
-    return apply_overrides(_parse(text, path), overrides)
+    return apply_overrides(recipe_from_yaml(text, path), overrides)
 
 
 def read_run_recipe(folder: RunFolder, overrides: Sequence[str] = ()) -> Recipe:
@@ -73,21 +73,13 @@ def read_run_recipe(folder: RunFolder, overrides: Sequence[str] = ()) -> Recipe:
         RecipeError: An override is not valid.
     """
     try:
-        stored = _parse(folder.recipe.read_text(encoding="utf-8"), folder.recipe)
+        stored = recipe_from_yaml(folder.recipe.read_text(encoding="utf-8"), folder.recipe)
     except (OSError, UnicodeDecodeError):
         raise RunFolderError(f"{folder.path} is not a run folder: it has no recipe") from None
     recipe = apply_overrides(stored, overrides)
     if changed := find_difference(stored, recipe):
         raise RunFolderError(f"overrides must not change what was trained: {changed}")
     return recipe
-
-
-def _parse(text: str, path: Path) -> Recipe:
-    """Return the recipe of a text, or raise RecipeError with the path of its file."""
-    try:
-        return recipe_from_yaml(text)
-    except RecipeError as error:
-        raise RecipeError(f"{path}: {error}") from None
 
 
 @dataclass(frozen=True)

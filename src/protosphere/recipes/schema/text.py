@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -43,15 +44,23 @@ _UniqueKeyLoader.add_implicit_resolver(
 )
 
 
-def recipe_from_yaml(text: str) -> Recipe:
+def recipe_from_yaml(text: str, path: Path | None = None) -> Recipe:
     """Read a recipe from YAML.
 
     Args:
         text: The YAML document.
+        path: File that the text is from, for error messages.
 
     Raises:
         RecipeError: It is not YAML, or not a valid recipe.
     """
+    try:
+        return _parse(text)
+    except RecipeError as error:
+        raise (error if path is None else RecipeError(f"{path}: {error}")) from None
+
+
+def _parse(text: str) -> Recipe:
     try:
         content = yaml.load(text, _UniqueKeyLoader)
     except _DuplicateKeyError as error:
