@@ -55,12 +55,12 @@ def recipe_from_yaml(text: str, path: Path | None = None) -> Recipe:
         RecipeError: It is not YAML, or not a valid recipe.
     """
     try:
-        return _parse(text)
+        return _read(text)
     except RecipeError as error:
         raise (error if path is None else RecipeError(f"{path}: {error}")) from None
 
 
-def _parse(text: str) -> Recipe:
+def _read(text: str) -> Recipe:
     try:
         content = yaml.load(text, _UniqueKeyLoader)
     except _DuplicateKeyError as error:
