@@ -67,7 +67,7 @@ def test_label_noise_has_one_line_per_run(runs: Path) -> None:
     assert [row.split()[:2] for row in rows] == [["digits-ce", "ce"], ["digits-nonl", "nonl"]]
     result = read_result(runs / "digits-ce" / "benchmarks" / "label_noise.json", LabelNoiseRow)
     head = result.rows[0]
-    assert rows[0].split()[2:6] == ["asymmetric", "30", "%", f"{100 * head.accuracy:.1f}"]
+    assert rows[0].split()[2:5] == ["asymmetric", "30%", f"{100 * head.accuracy:.1f}"]
     text = run_command("benchmark", "label-noise", *targets, "--json")
     first = json.loads(text)["runs"][0]["rows"][0]
     assert first["memorized"] == head.memorized

@@ -30,7 +30,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert "nonsense" in refusal("recipes", "nonsense")
     assert refusal("recipes", "--set", "seed=7") == "--set must be given together with a recipe"
     (tmp_path / "a.yaml").write_text("!!map [a]\n")
-    assert refusal("recipes", tmp_path / "a.yaml").startswith("a recipe must be valid YAML")
+    message = refusal("recipes", tmp_path / "a.yaml")
+    assert message.startswith(f"{tmp_path / 'a.yaml'}: a recipe must be valid YAML")
 
 
 def test_control_characters_of_a_recipe_do_not_reach_the_terminal(tmp_path: Path) -> None:
