@@ -189,23 +189,16 @@ def progress_table(group: str) -> str:
     return "\n".join(lines)
 
 
-def source(group: str, *, has_differences: bool = False) -> str:
+def source(group: str) -> str:
     """Return the line beneath the table of a group.
 
     Args:
         group: Name of the group.
-        has_differences: Whether the table has differences between losses.
     """
     folders = sorted(path.parent for path in (RESULTS / group).glob("*/machine.json"))
     machines = [json.loads((folder / "machine.json").read_text()) for folder in folders]
     commits = [machine["commit"] for machine in machines]
-    line = describe_machine(machines[0], "several runs at a time on the GPU", *commits)
-    if not has_differences:
-        return line
-    return (
-        "Mean ± standard deviation over seeds; differences are those of runs with the same seed. "
-        f"{line}"
-    )
+    return describe_machine(machines[0], "several runs at a time on the GPU", *commits)
 
 
 def means(metric: str) -> dict[str, float]:

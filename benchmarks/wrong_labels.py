@@ -41,9 +41,8 @@ FRACTIONS = (0.0, 0.2, 0.4, 0.6)
 SEEDS = (0, 1, 2)
 CHOSEN = "whitened, shrinkage by cross-validation"
 BASELINE = "LogisticRegression, C by cross-validation"
-# Unit features: the best C is larger than for features of unit variance, and smaller where labels
-# are wrong.
-STRENGTHS = (*(digit * 10.0**power for power in range(-2, 3) for digit in (1, 2, 5)), 1000.0)
+# Unit features need larger values than features of unit variance, noisy labels smaller ones.
+C_VALUES = (*(digit * 10.0**power for power in range(-2, 3) for digit in (1, 2, 5)), 1000.0)
 
 
 def create_logistic_regression() -> Pipeline:
@@ -51,7 +50,7 @@ def create_logistic_regression() -> Pipeline:
     return make_pipeline(
         Normalizer(),
         LogisticRegressionCV(
-            Cs=STRENGTHS,
+            Cs=C_VALUES,
             cv=NUM_FOLDS,
             max_iter=1000,
             scoring="accuracy",

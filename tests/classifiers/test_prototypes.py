@@ -325,13 +325,13 @@ def test_a_file_with_a_flipped_bit_is_refused(
             loaded = PrototypeClassifier.load(tmp_path / "file")
         except ValueError as error:
             refused += "file is damaged or not a saved PrototypeClassifier" in str(error)
-        else:  # A bit of the name of the checksum, of formatting or of an alias.
+        else:  # The key of the checksum, or JSON that means the same.
             assert loaded.scores(samples[0]).tobytes() == classifier.scores(samples[0]).tobytes()
             assert loaded.classes_.tolist() == classifier.classes_.tolist()
     assert refused > len(content) - 20
 
 
-def test_a_file_of_the_first_version_is_read(samples: Samples, tmp_path: Path) -> None:
+def test_a_file_without_a_checksum_is_read(samples: Samples, tmp_path: Path) -> None:
     classifier = fit(*samples)
     metadata = {
         "format": "protosphere prototypes 1",

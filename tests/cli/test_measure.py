@@ -61,9 +61,20 @@ def test_labels_may_be_names(content: Arrays, tmp_path: Path) -> None:
     del named["prototypes"]
     alone = _record(_save(tmp_path / "alone.npz", named | {"labels": named["labels"].astype("S")}))
     assert alone["metrics"]["nc1_ratio"] == pytest.approx(expected["metrics"]["nc1_ratio"])
-    assert "class cat" in run_command("measure", tmp_path / "alone.npz") or "class ant" in (
-        run_command("measure", tmp_path / "alone.npz")
-    )
+    # Names from a text file, in its order.
+    listing = tmp_path / "names.txt"
+    listing.write_text("cat\nant\nbee\n")
+    path = _save(tmp_path / "listed.npz", content | {"labels": names[content["labels"]]})
+    assert _record(path, "--class-names", listing)["metrics"] == expected["metrics"]
+    outputs = [
+        run_command("measure", *arguments, columns=160)
+        for arguments in ([path, "--class-names", listing], [tmp_path / "named.npz"])
+    ]
+    lines = [
+        [line for line in output.splitlines() if line.startswith("Largest variance: class")]
+        for output in outputs
+    ]
+    assert lines[0] == lines[1] != []
 
 
 @pytest.mark.bad_input
@@ -71,10 +82,10 @@ def test_names_that_fit_no_class_are_refused(content: Arrays, tmp_path: Path) ->
     names = np.array(["cat", "ant", "bee"])
     named = content | {"labels": names[content["labels"]]}
     message = refusal("measure", _save(tmp_path / "f.npz", named))
-    assert "it must also have class_names, in the order of the prototypes" in message
+    assert "class_names, in the order of the prototypes, must be in the file or be given" in message
     other = named | {"class_names": np.array(["cat", "ant", "cow"])}
     message = refusal("measure", _save(tmp_path / "f.npz", other))
-    assert message == "labels in f.npz must be class names, got 'bee'"
+    assert message == "labels in f.npz must be among the class names, got 'bee'"
 
 
 @pytest.mark.long

@@ -242,7 +242,8 @@ def test_labels_that_are_no_classes_do_not_prevent_predictions(files: Path, save
 def test_labels_without_a_known_class_have_no_accuracy(files: Path, saved: Path) -> None:
     path = _save(files / "numbers.npz", np.eye(8)[:4], np.arange(4))
     expected = (
-        "labels in numbers.npz must be classes of the classifier, such as ant, got none, but 0"
+        "no label in numbers.npz is a class of the classifier; its classes include ant, "
+        "the labels 0"
     )
     assert refusal("prototypes", "score", saved, path) == expected
     assert refusal("prototypes", "predict", saved, path, "--labels", "labels") == expected

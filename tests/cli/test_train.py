@@ -74,7 +74,7 @@ def test_a_run_is_resumed_with_its_own_recipe(run: Path, tmp_path: Path) -> None
     new = tmp_path / "new"
     assert refusal("train", "--out", new).startswith("RECIPE must be given")
     message = refusal("train", "--resume", "--out", new)
-    assert message == f"{new} has no run to resume; RECIPE starts one"
+    assert message == f"{new} has no run to resume; give RECIPE to start one"
     (tmp_path / "bad.yaml").write_text("just words\n")
     message = refusal("train", tmp_path / "bad.yaml", "--out", new)
     assert message == f"{tmp_path / 'bad.yaml'}: a recipe must be a mapping of keys to values"

@@ -27,7 +27,7 @@ def test_all_classifiers_learn_digits_with_wrong_labels(wrong_labels: ModuleType
     results = wrong_labels.measure("digits", 0.2, 0)
     assert tuple(results) == tuple(wrong_labels.CLASSIFIERS)
     assert all(0.85 < result["accuracy"] < 0.98 for result in results.values())
-    assert results[wrong_labels.BASELINE]["C"] in wrong_labels.STRENGTHS
+    assert results[wrong_labels.BASELINE]["C"] in wrong_labels.C_VALUES
     assert results["LinearDiscriminantAnalysis, tuned"]["shrinkage"] in wrong_labels.SHRINKAGES
     assert 0 < results[wrong_labels.CHOSEN]["shrinkage"] < 1
     assert "shrinkage" not in results["class means"]

@@ -171,7 +171,7 @@ def test_runs_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     assert checklist.skipped[str(unfinished)] == "it is not complete"
     assert "of protosphere 0.1" in checklist.skipped[str(old)]
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(RunFolderError, match="is not a run folder, and contains none"):
+    with pytest.raises(RunFolderError, match="is not a run folder and contains none"):
         check_behaviors([tmp_path / "nothing"])
 
 

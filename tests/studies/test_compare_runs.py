@@ -61,7 +61,7 @@ def test_runs_are_found_in_folders_of_folders(tmp_path: Path) -> None:
     comparison = compare_runs([tmp_path / "all"])
     assert [method.name for method in comparison.methods] == ["digits-ce", "digits-nonl"]
     assert comparison.seeds == (0, 1)
-    with pytest.raises(RunFolderError, match="is not a run folder, and contains none"):
+    with pytest.raises(RunFolderError, match="is not a run folder and contains none"):
         compare_runs([tmp_path / "none"])
 
 
@@ -159,7 +159,7 @@ def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="x must be a run folder; it does not exist"):
         compare_runs([tmp_path / "x"])
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(RunFolderError, match="is not a run folder, and contains none"):
+    with pytest.raises(RunFolderError, match="is not a run folder and contains none"):
         compare_runs([tmp_path / "nothing"])
     with pytest.raises(ValueError, match="confidence must be between 0 and 1, got 95"):
         compare_runs([tmp_path / "a"], confidence=95)

@@ -93,7 +93,7 @@ def _parse(path: Path | str) -> PrototypeFile:
     with safe_open(str(path), framework="pt") as file:
         metadata = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    checksum = metadata.pop(_CHECKSUM, None)  # Files of version 0.1 have none.
+    checksum = metadata.pop(_CHECKSUM, None)  # Files of version 0.2 and earlier have none.
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     if checksum not in (None, _compute_checksum(metadata, arrays)):
         raise ValueError("the checksum does not match")

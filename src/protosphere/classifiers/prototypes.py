@@ -51,8 +51,10 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         temperature: Temperature of the probabilities, until :meth:`calibrate` is called. It does
             not change predictions.
         whitening: ``"none"``, or ``"shrunk"`` to whiten by the shrunk within-class covariance.
-        shrinkage: Shrinkage a between 0 and 1, ``"auto"`` (see :meth:`Whitening.from_scatter`) or
-            ``"cv"``: chosen by :meth:`fit` for the rule (see :func:`cross_validated_shrinkage`).
+        shrinkage: Shrinkage a between 0 and 1; ``"auto"``, see
+            :meth:`protosphere.classifiers.Whitening.from_scatter`; or ``"cv"``, which :meth:`fit`
+            chooses for the rule and :meth:`partial_fit` keeps, see
+            :func:`protosphere.classifiers.cross_validated_shrinkage`.
 
     Attributes:
         temperature_: Temperature in use: the given one, or the result of :meth:`calibrate`.
@@ -119,8 +121,6 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sample_weight: ArrayLike | None = None,
     ) -> "PrototypeClassifier":
         """Add samples; the result equals :meth:`fit` on all samples, for any batches and order.
-
-        A shrinkage that :meth:`fit` has chosen stays.
 
         Args:
             X: Features of shape (samples, dim).

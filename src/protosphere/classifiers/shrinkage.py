@@ -22,9 +22,10 @@ ChosenShrinkage = Literal["cv"] | Shrinkage
 
 SHRINKAGES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
 NUM_FOLDS = 5
-# Held-out samples per fold, over all folds enough for a standard error below half a point; and
-# their scores, of which there are 16 times as many per fold.
+# Largest number of held-out samples per fold: their accuracy over all folds has a standard error
+# below half a point.
 MAX_HELD_OUT = 4000
+# Largest number of held-out samples times classes per fold, which bounds the time.
 _MAX_SCORES = 4_000_000
 # By how many standard errors of the difference a value must be better than the automatic one.
 _MIN_ERRORS = 1.0
@@ -42,23 +43,23 @@ def cross_validated_shrinkage(
 ) -> Shrinkage:
     """Choose the shrinkage of whitened class means by five-fold cross-validation.
 
-    Each of 15 values from 0.01 to 1 classifies held-out samples, which do not count for the class
-    means and the covariance. The value with the most correct predictions is chosen if it is ahead
-    of ``"auto"`` by more than one standard error of the difference; otherwise ``"auto"`` is. On
-    most features with clean labels ``"auto"`` stays. With many wrong labels, the within-class
-    covariance contains the variance between classes, and much more shrinkage is better.
+    Each of 15 values from 0.01 to 1 is evaluated on held-out samples. The value with the most
+    correct predictions is chosen if it is better than ``"auto"`` by more than one standard error of
+    the difference, and ``"auto"`` otherwise, which is the usual choice for clean labels. With many
+    wrong labels, the within-class covariance contains the variance between classes, and much more
+    shrinkage is better.
 
     The statistics of each fold are computed once and merged, and one eigendecomposition of the
-    covariance per fold serves all values. At most 4,000 samples per fold are held out, with more
-    than 1,000 classes at most 4 million divided by the number of classes; the others are always
-    part of the means and the covariance. Which samples share a fold depends on their order.
+    covariance per fold serves all values. At most 4,000 samples per fold are held out, or 4 million
+    divided by the number of classes if that is less; the rest are used for training in every fold.
+    The assignment to folds depends on the order of the samples.
 
     Args:
         features: Features of any floating dtype, on a device that supports float64.
         labels: Class index of each sample, from 0 to ``num_classes - 1``.
         num_classes: Number of classes.
-        weights: Weight of each sample, not negative; 1 if not given. Samples of weight 0 change
-            nothing.
+        weights: Weight of each sample, not negative; 1 if not given. Samples of weight 0 have no
+            effect.
         rule: Decision rule, see :meth:`WhitenedClassMeans.scores`.
 
     Returns:
@@ -83,7 +84,9 @@ def cross_validated_shrinkage(
         part = empty_scatter(num_classes, features.shape[1], device=features.device)
         # In chunks, so that no copy of all features is made.
         for rows in (folds == fold).nonzero().flatten().split(_CHUNK_ROWS):
-            part = part.add(features[rows], labels[rows], _select(weights, rows))
+            part = part.add(
+                features[rows], labels[rows], None if weights is None else weights[rows]
+            )
         parts.append(part)
     gain = torch.zeros(len(SHRINKAGES), dtype=torch.float64, device=features.device)
     variance = torch.zeros_like(gain)
@@ -152,7 +155,3 @@ def _correct(
         scores[:, absent] = -torch.inf
         result.append(scores.argmax(1) == labels)
     return torch.stack(result)
-
-
-def _select(weights: Tensor | None, rows: Tensor) -> Tensor | None:
-    return None if weights is None else weights[rows]

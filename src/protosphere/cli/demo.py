@@ -68,7 +68,7 @@ def demo(
     with report_errors(), TemporaryDirectory() as temporary:
         if out is None and not os.access(Path.cwd(), os.W_OK):
             raise ValueError(
-                f"{_REPORT} cannot be written to this folder, {Path.cwd()}; --out names another"
+                f"cannot write {_REPORT} to {Path.cwd()}; give another folder with --out"
             )
         folder = out or Path(temporary)
         results = {title: _train(loss, folder / loss, epochs) for loss, title in _TITLES.items()}

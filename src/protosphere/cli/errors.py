@@ -39,7 +39,7 @@ def report_errors() -> Iterator[None]:
 
 def _message(error: Exception) -> str | None:
     """The message to print; None for an error that is not meant for users."""
-    text = re.sub(r"(?<=[\w)])\.$", "", str(error))
+    text = re.sub(r"(?<=[^\s./])\.$", "", str(error))  # Not of a path such as "." or "..".
     # Torch raises this one wherever the program is, from a signal handler.
     if "DataLoader worker" in text:
         return "a process that loads images was killed, possibly because memory ran out"

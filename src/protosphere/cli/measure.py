@@ -124,8 +124,9 @@ def measure(
                 write_features(save, content)
         else:
             given = {name: key for name, key in keys.items() if key is not None}
-            content = _with_indices(path, read_features(path, **given))
+            content = read_features(path, **given)
         names = _read_class_names(class_names, content)
+        content, names = _index_labels(path, content, names)
         used_bias = content.bias if space == "raw" else None
         with progress_bar("measuring") as progress:
             measurement = measure_detailed(
@@ -160,26 +161,29 @@ def _features_of_run(path: Path, split: Any, overrides: list[str], device: str) 
         return run.features(split, progress=progress)
 
 
-def _with_indices(path: Path, content: "FeatureFile") -> "FeatureFile":
-    """Return class names as labels replaced by indices: of the names of the file, or sorted."""
+def _index_labels(
+    path: Path, content: "FeatureFile", names: list[str] | None
+) -> tuple["FeatureFile", list[str] | None]:
+    """Replace labels that are class names by their positions in the names, which may be sorted."""
     import numpy as np
 
-    if not isinstance(content.labels, np.ndarray) or content.labels.dtype.kind not in "US":
-        return content
-    labels = content.labels.astype(str)
-    if content.class_names is None and content.prototypes is not None:
+    labels = content.labels
+    if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "US":
+        return content, names
+    if labels.dtype.kind == "S":
+        labels = np.char.decode(labels, "utf-8")
+    present, indices = np.unique(labels, return_inverse=True)
+    if names is None and content.prototypes is not None:
         raise ValueError(
-            f"labels in {path.name} are names; it must also have class_names, in the order of the "
-            "prototypes"
+            f"{path.name} has class names as labels: class_names, in the order of the prototypes, "
+            "must be in the file or be given with --class-names"
         )
-    present = np.unique(labels).tolist()
-    names = present if content.class_names is None else list(content.class_names)
-    if unknown := [name for name in present if name not in names]:
-        raise ValueError(f"labels in {path.name} must be class names, got {unknown[0]!r}")
-    indices = {name: index for index, name in enumerate(names)}
-    return replace(
-        content, labels=np.array([indices[name] for name in labels.tolist()]), class_names=names
-    )
+    names = present.tolist() if names is None else names
+    positions = {name: position for position, name in enumerate(names)}
+    if unknown := [name for name in present.tolist() if name not in positions]:
+        raise ValueError(f"labels in {path.name} must be among the class names, got {unknown[0]!r}")
+    mapping = np.array([positions[name] for name in present.tolist()])
+    return replace(content, labels=mapping[indices]), names
 
 
 def _plot(

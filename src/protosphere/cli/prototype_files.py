@@ -25,14 +25,28 @@ def read_labeled(
         path: File with features and labels.
         features: Key of the features.
         labels: Key of the labels.
-        like: Classifier whose dimension the features must have.
+        like: Classifier whose dimension the features must have, and a class of which must be
+            among the labels.
 
     Raises:
-        ValueError: The arrays are not features and labels.
+        ValueError: The arrays are not features and labels, or do not fit the classifier.
     """
     content = read_features(path, features=features, labels=labels)
     inputs = _check_features(path, content, like)
-    return inputs, _check_labels(path, content, inputs)
+    return inputs, _read_labels(path, content, inputs, like)
+
+
+def _read_labels(
+    path: Path, content: FeatureFile, inputs: np.ndarray, like: "PrototypeClassifier | None"
+) -> np.ndarray:
+    """Return the labels of a file; at least one must be a class of the classifier."""
+    targets = _check_labels(path, content, inputs)
+    if like is not None and set(targets.tolist()).isdisjoint(like.classes_.tolist()):
+        raise ValueError(
+            f"no label in {path.name} is a class of the classifier; its classes include "
+            f"{like.classes_[0]}, the labels {targets[0]}"
+        )
+    return targets
 
 
 def _check_labels(path: Path, content: FeatureFile, inputs: np.ndarray) -> np.ndarray:
@@ -92,32 +106,15 @@ def read_samples(
             missing or cannot be used.
     """
     if labels is not None:
-        inputs, targets = read_labeled(path, features, labels, like=like)
-        check_known(path, targets, like)
-        return ClassifierInput(inputs, targets, None)
+        return ClassifierInput(*read_labeled(path, features, labels, like=like), None)
     content = read_features(path, features=features, labels=None)
     inputs = _check_features(path, content, like)
     if not len(content.labels):
         return ClassifierInput(inputs, None, None)
     try:
-        targets = _check_labels(path, content, inputs)
-        check_known(path, targets, like)
-        return ClassifierInput(inputs, targets, None)
+        return ClassifierInput(inputs, _read_labels(path, content, inputs, like), None)
     except ValueError as error:
         return ClassifierInput(inputs, None, str(error))
-
-
-def check_known(path: Path, targets: np.ndarray, classifier: "PrototypeClassifier") -> None:
-    """Check that a label is a class of the classifier, since all predictions would be wrong.
-
-    Raises:
-        ValueError: No label is.
-    """
-    if set(targets.tolist()).isdisjoint(classifier.classes_.tolist()):
-        raise ValueError(
-            f"labels in {path.name} must be classes of the classifier, such as "
-            f"{classifier.classes_[0]}, got none, but {targets[0]}"
-        )
 
 
 def compute_accuracies(predicted: ArrayLike, targets: np.ndarray) -> dict[str, Any]:

@@ -192,7 +192,6 @@ def score(
 
     with report_errors():
         from protosphere.cli.prototype_files import (
-            check_known,
             compute_accuracies,
             load_classifier,
             read_labeled,
@@ -200,7 +199,6 @@ def score(
 
         classifier = load_classifier(path)
         inputs, targets = read_labeled(samples, features, labels, like=classifier)
-        check_known(samples, targets, classifier)
         accuracies = compute_accuracies(classifier.predict(inputs), targets)
     if as_json:
         typer.echo(to_json(accuracies, indent=2))

@@ -85,8 +85,10 @@ def print_trials(record: "SweepRecord") -> None:
         value = MISSING if trial.value is None else format_metric(record.metric, trial.value)
         if trial == record.best:
             note = "best"
-        elif trial.state in ("complete", "running"):
-            note = "complete" if trial.state == "complete" else "not finished"
+        elif trial.state == "complete":
+            note = "complete"
+        elif trial.state == "running":  # By another process, or interrupted.
+            note = "not finished"
         else:
             note = _describe_outcome(trial, record.metric)
         return [f"{trial.number:04d}", *settings, value, note]

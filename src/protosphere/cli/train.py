@@ -90,7 +90,7 @@ def _read_recipe(
 
     has_run = (out / "recipe.yaml").is_file()
     if name is None and resume and not has_run:
-        raise ValueError(f"{out} has no run to resume; RECIPE starts one")
+        raise ValueError(f"{out} has no run to resume; give RECIPE to start one")
     if name is None and not resume:
         raise ValueError(
             "RECIPE must be given unless a run is resumed; `protosphere recipes` lists them"

@@ -194,7 +194,7 @@ def _read_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) 
         if dtype.hasobject:
             raise FeatureFileError(
                 f"{member.filename} in {path.name} must be an array of numbers or strings; "
-                "it has pickled objects, which are not read (astype(str) makes strings of names)"
+                "it has pickled objects, which are not read (convert names with astype(str))"
             )
         header = stream.tell()
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize

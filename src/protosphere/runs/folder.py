@@ -59,7 +59,10 @@ def _compare_texts(stored: str, given: str) -> str | None:
 
 
 def find_run_folders(path: Path | str) -> list[Path]:
-    """Return a run folder itself, or the run folders in it, up to three folders deep.
+    """Return a run folder itself, or else the run folders in it, at most three levels down.
+
+    Only the first level that has run folders counts, so that runs below other runs, such as the
+    trials of a sweep, are not mixed with them.
 
     Args:
         path: A run folder, or a folder that contains run folders.
@@ -70,20 +73,10 @@ def find_run_folders(path: Path | str) -> list[Path]:
     path = Path(path)
     if not path.is_dir():
         raise RunFolderError(f"{path} must be a run folder; it does not exist")
-    found = [path] if RunFolder(path).recipe.exists() else _search(path, depth=3)
-    if not found:
-        raise RunFolderError(f"{path} is not a run folder, and contains none")
-    return found
-
-
-def _search(path: Path, depth: int) -> list[Path]:
-    found: list[Path] = []
-    for child in sorted(path.iterdir()):
-        if RunFolder(child).recipe.exists():
-            found.append(child)
-        elif depth > 1 and child.is_dir() and not child.name.startswith("."):
-            found += _search(child, depth - 1)
-    return found
+    for level in range(4):
+        if found := sorted(file.parent for file in path.glob("*/" * level + "recipe.yaml")):
+            return found
+    raise RunFolderError(f"{path} is not a run folder and contains none")
 
 
 class RunFolder:
