@@ -333,6 +333,7 @@ def test_what_is_refused_changes_no_file(files: Path, saved: Path) -> None:
     rows = np.eye(8)[:4]
     narrow = _save(files / "narrow.npz", np.ones((4, 5)), np.zeros(4, int))
     empty = _save(files / "empty.npz", np.ones((0, 8)), np.zeros(0, int))
+    zeros = _save(files / "zeros.npz", np.zeros((4, 8)), np.zeros(4, int))
     nan = _save(files / "nan.npz", np.full((4, 8), np.nan), np.zeros(4, int))
     opposed = _save(
         files / "opposed.npz", np.concatenate([rows, -rows[:1]]), np.array([0, 1, 2, 3, 0])
@@ -346,6 +347,11 @@ def test_what_is_refused_changes_no_file(files: Path, saved: Path) -> None:
         (["build", floats, "--out", new], "labels in floats.npz must be whole numbers or strings"),
         (["build", outside, "--out", new], "must be between 0 and 2, one for each class name"),
         (["build", empty, "--out", new], "features in empty.npz must have samples and dimensions"),
+        (
+            ["build", zeros, "--out", new, "--whitening", "shrunk"],
+            "features in zeros.npz must not all be zero",
+        ),
+        (["score", saved, zeros], "features in zeros.npz must not all be zero"),
         (["build", nan, "--out", new], "features must be finite"),
         (["build", files / "nothing.npz", "--out", new], "nothing.npz"),
         (

@@ -215,7 +215,9 @@ def run_until(
         output.extend(lines)
         status = process.wait(_TIMEOUT_SECONDS)
     outcome = Outcome(status, "".join(output))
-    expected = 0 if moment is None or number == signal.SIGTERM else -number
+    # A process that was asked to stop ends with status 1, because training is not complete.
+    stopped = 1 if number == signal.SIGTERM else -number
+    expected = 0 if moment is None else stopped
     came_too_late = moment is not None and outcome.is_finished and status in (0, -number)
     if status != expected and not came_too_late:
         raise BrokenRunError(

@@ -159,6 +159,8 @@ def _check_features(
         raise ValueError(
             f"features in {path.name} must have samples and dimensions, got shape {inputs.shape}"
         )
+    if not inputs.any():
+        raise ValueError(f"features in {path.name} must not all be zero")
     if like is not None and inputs.shape[1] != like.n_features_in_:
         raise ValueError(
             f"features in {path.name} must have {like.n_features_in_} dimensions as those of the "

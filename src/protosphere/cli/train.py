@@ -54,6 +54,8 @@ def train(
     """Train a classifier from a recipe into a run folder.
 
     With --resume, RECIPE may be omitted: the run continues with its own recipe.
+
+    The exit status is 0 if training is complete, and 1 if SIGTERM or Ctrl-C stopped it.
     """
     from protosphere.cli.errors import report_errors
 
@@ -67,7 +69,7 @@ def train(
                     lambda: _read_recipe(recipe_name, out, overrides or [], resume=resume)
                 )
                 program, run = program_name(), shlex.quote(str(out))
-                train_run(
+                complete = train_run(
                     recipe,
                     out,
                     resume=resume,
@@ -81,6 +83,8 @@ def train(
                 )
         except PeerError:
             raise typer.Exit(1) from None  # The process that failed has said why.
+    if not complete:
+        raise typer.Exit(1)
 
 
 def _read_recipe(
@@ -183,7 +187,7 @@ def train_run(
             reason = "all" if done == epochs else "stopped early after"
             echo(f"Nothing left to do: {out} has {reason} {count(done, 'epoch')}")
             return True
-        if last.progress.stopping and last.progress.epoch < epochs:
+        if _is_unfinished(last, recipe):
             step = last.progress.step
             how = "the same command continues" if resume else "add --resume to continue"
             echo(f"Stopped at step {step} with a checkpoint; {how}")
@@ -237,7 +241,12 @@ def _follow(
         world=world,
     ):
         last = event
-    return last is None or not last.progress.stopping
+    return last is None or not _is_unfinished(last, recipe)
+
+
+def _is_unfinished(last: "Event", recipe: "Recipe") -> bool:
+    """Whether a signal stopped training before its last epoch."""
+    return last.progress.stopping and last.progress.epoch < recipe.schedule.epochs
 
 
 def _best(event: "Event", recipe: "Recipe") -> str:
