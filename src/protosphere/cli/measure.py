@@ -141,7 +141,7 @@ def measure(
                 memory_budget=memory_budget,
                 progress=progress,
             )
-        _check_class_names(names, measurement)
+        _check_class_names(names, measurement, content)
         if plot is not None:
             _plot(plot, measurement, content, names, path)
     record = to_record(path, measurement, space, names)
@@ -235,9 +235,18 @@ def _read_class_names(path: Path | None, content: "FeatureFile") -> list[str] | 
         ) from error
 
 
-def _check_class_names(names: list[str] | None, measurement: "Measurement") -> None:
+def _check_class_names(
+    names: list[str] | None, measurement: "Measurement", content: "FeatureFile"
+) -> None:
+    if names is None:
+        return
     num_classes = max(measurement.classes) + 1
-    if names is not None and len(names) < num_classes:
+    # Without prototypes there may be more names: those of classes without samples.
+    is_wrong = len(names) < num_classes
+    if content.prototypes is not None:
+        num_classes = len(content.prototypes)
+        is_wrong = len(names) != num_classes
+    if is_wrong:
         raise ValueError(
             f"class names must be one per class, {num_classes} in total, got {len(names)}"
         )
