@@ -88,6 +88,7 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     ),
     "corruptions": _of_record("corruptions-gpu", corruptions.table),
     "dynamics": _of_record("dynamics", dynamics.table, dynamics.source),
+    "dynamics-cpu": _of_record("dynamics-cpu", dynamics.table, dynamics.source),
     "embeddings": _of_record("embeddings", embeddings.table),
     "finetuning": _of_record("finetuning-gpu", finetuning.table),
     "frozen": _of_record("frozen_features", finetuning.frozen_table),

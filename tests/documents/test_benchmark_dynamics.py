@@ -289,21 +289,27 @@ def test_jobs_have_the_settings_of_the_sweeps(dynamics: ModuleType) -> None:
     assert all(recipe.augmentation.mixing is None for recipe in recipes.values())
 
 
+def _log_run(
+    dynamics: ModuleType, runs: Path, method: str, *, epochs: int = 2, device: str = "NVIDIA"
+) -> None:
+    """Write a run that was evaluated after its second epoch and measured after two."""
+    folder = runs / f"dynamics-{method}"
+    accuracies = {"accuracy": [(2, 0.5)]}
+    logged_run(folder, accuracies, f"schedule.epochs={epochs}", recipe=f"digits-{method}")
+    machine = {"device": device, "versions": {"torch": "2"}, "commit": "abc"}
+    (folder / "machine.json").write_text(json.dumps(machine))
+    values = {name: 0.25 for _, *keys in dynamics.QUANTITIES for name in keys if name}
+    for epoch in (1, 2):
+        entry = {"kind": "dynamics", "step": 10 * epoch, "epoch": epoch, **values}
+        RunFolder(folder).log(entry | {"accuracy": 0.1 * epoch})
+
+
 def test_complete_runs_are_collected_and_shown(
     dynamics: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dynamics, "RESULTS", tmp_path / "dynamics.json")
-    values = {name: 0.25 for _, *keys in dynamics.QUANTITIES for name in keys if name}
     for method in ("ce", "ntce", "nonl"):
-        folder = tmp_path / "runs" / f"dynamics-{method}"
-        epochs = 3 if method == "nonl" else 2
-        accuracies = {"accuracy": [(2, 0.5)]}
-        logged_run(folder, accuracies, f"schedule.epochs={epochs}", recipe=f"digits-{method}")
-        machine = {"device": "cpu", "versions": {"torch": "2"}}
-        (folder / "machine.json").write_text(json.dumps(machine))
-        for epoch in (1, 2):
-            entry = {"kind": "dynamics", "step": 10 * epoch, "epoch": epoch, **values}
-            RunFolder(folder).log(entry | {"accuracy": 0.1 * epoch})
+        _log_run(dynamics, tmp_path / "runs", method, epochs=3 if method == "nonl" else 2)
     dynamics.collect(tmp_path / "runs")
     results = json.loads((tmp_path / "dynamics.json").read_text())
     assert [(row["method"], row["epoch"]) for row in results["rows"]] == [
@@ -328,5 +334,22 @@ def test_complete_runs_are_collected_and_shown(
     assert "| length of features | cross-entropy | 0.25 ± 0.25 |" in lines
     assert len(lines) == 2 + 2 * len(dynamics.QUANTITIES)
     # A later run adds to what is there.
-    dynamics.collect(tmp_path / "none")
-    assert json.loads((tmp_path / "dynamics.json").read_text())["rows"] == results["rows"]
+    _log_run(dynamics, tmp_path / "more", "normface")
+    dynamics.collect(tmp_path / "more")
+    later = json.loads((tmp_path / "dynamics.json").read_text())
+    assert list(dict.fromkeys(row["method"] for row in later["rows"])) == ["ce", "normface", "ntce"]
+
+
+def test_runs_on_a_cpu_are_results_of_their_own(
+    dynamics: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamics, "RESULTS", tmp_path / "dynamics.json")
+    _log_run(dynamics, tmp_path / "runs", "ce", device="cpu")
+    dynamics.collect(tmp_path / "runs")
+    results = json.loads((tmp_path / "dynamics-cpu.json").read_text())
+    assert [row["method"] for row in results["rows"]] == ["ce", "ce"]
+    assert dynamics.source(results) == "cpu, torch 2, one seed; commit abc."
+    assert not (tmp_path / "dynamics.json").exists()
+    assert len(dynamics.missing_jobs()) == len(dynamics.METHODS)
+    with pytest.raises(SystemExit, match="complete runs"):
+        dynamics.collect(tmp_path / "no-runs")
