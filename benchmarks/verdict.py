@@ -155,8 +155,8 @@ def table(group: str) -> str:
     lines = [
         "| loss | seeds | test accuracy | difference to cross-entropy, 95% interval "
         "| nearest class mean | effective rank of class means (of 99) "
-        "| within/between-class variance |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| within/between-class variance | ‖prototype − class mean‖² |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     return "\n".join([*lines, *(_row(comparison, loss) for loss in LOSSES if _name(loss) in names)])
 
@@ -252,6 +252,7 @@ def _row(comparison: Comparison, loss: str) -> str:
         cell("nearest_mean_accuracy", ".2f", 100),
         cell("inter_effective_rank", ".1f"),
         cell("nc1_ratio", ".3f"),
+        cell("weight_class_alignment", ".3f"),
     ]
     return f"| {' | '.join(cells)} |"
 

@@ -18,7 +18,13 @@ from support.short_runs import logged_run, short_run
 
 # Two classes of a superclass, one of another, and one that CIFAR-100 does not have.
 NAMES = ("apple", "pear", "bed", "digit")
-VERDICT_METRICS = ("accuracy", "nearest_mean_accuracy", "inter_effective_rank", "nc1_ratio")
+VERDICT_METRICS = (
+    "accuracy",
+    "nearest_mean_accuracy",
+    "inter_effective_rank",
+    "nc1_ratio",
+    "weight_class_alignment",
+)
 
 
 @pytest.fixture
@@ -319,8 +325,8 @@ def test_arrays_of_two_runs_of_the_verdict_are_kept(
     assert not arrays & {path.name for path in copied["nonl"].iterdir()}
     # One seed has neither a deviation nor an interval.
     assert verdict.table("short").splitlines()[2:] == [
-        "| cross-entropy | 1 | 50.00 | – | 50.00 | 0.5 | 0.500 |",
-        "| NONL | 1 | 50.00 | – | 50.00 | 0.5 | 0.500 |",
+        "| cross-entropy | 1 | 50.00 | – | 50.00 | 0.5 | 0.500 | 0.500 |",
+        "| NONL | 1 | 50.00 | – | 50.00 | 0.5 | 0.500 | 0.500 |",
     ]
 
 

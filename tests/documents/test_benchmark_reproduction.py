@@ -238,7 +238,7 @@ def test_temperatures_work_within_two_points_of_the_best(
 @pytest.mark.parametrize(
     ("means", "cached", "verdicts"),
     [
-        (89.6, 89.9, ("**held**", "**held**, smaller")),
+        (89.6, 89.9, ("**held**", "**held**")),
         (89.5, 90.0, ("**held**", "**held** on CIFAR-100 only")),
         (89.4, 90.1, ("**held** on CIFAR-100 only", "**held** on CIFAR-100 only")),
     ],
@@ -259,6 +259,35 @@ def test_verdicts_on_contrastive_features_follow_both_datasets(
     assert first[2].endswith(f"; {means} and 90.0")
     assert second[2].endswith(f"; {cached} instead of 90.0")
     assert first[3] == "CIFAR-100, 120 epochs and CIFAR-10, 100 epochs"
+
+
+@pytest.mark.parametrize(
+    ("ntce", "verdict"), [(0.71, "held"), (0.704, "no difference"), (0.69, "not held")]
+)
+def test_negatives_are_compared_with_the_same_seed(
+    import_benchmark: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    ntce: float,
+    verdict: str,
+) -> None:
+    claims = import_benchmark("paper_claims")
+    monkeypatch.setattr(claims.runs, "RESULTS", tmp_path)
+    rows = [
+        {"loss": loss, "negatives": negatives, "seed": seed, "accuracy": accuracy}
+        for loss, negatives, seed, accuracy in (
+            ("nonl", "local, 64", 42, 0.70),
+            ("nonl", "global, 512", 42, 0.72),
+            ("nonl", "global, 512", 43, 0.90),
+            ("ntce", "local, 64", 42, 0.70),
+            ("ntce", "global, 512", 42, ntce),
+            ("ntce", "global, 512", 43, 0.50),
+        )
+    ]
+    (tmp_path / "negatives.json").write_text(json.dumps({"rows": rows}))
+    claim = claims._negatives_claim()
+    assert claim[2] == f"{100 * (ntce - 0.7):+.1f} and +2.0 (NTCE and NONL), 512 instead of 64"
+    assert claim[-1] == f"**{verdict}**"
 
 
 @pytest.mark.parametrize(
