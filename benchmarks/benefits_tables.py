@@ -79,7 +79,8 @@ def imbalance_table() -> str:
 
 
 def _long_tail_records(method: str) -> list[list[dict[str, Any]]]:
-    paths = sorted(RESULTS.glob(f"cifar100-lt-0.01-{method}-*"))
+    # Only names that end in a seed: runs with another temperature have it in between.
+    paths = sorted(RESULTS.glob(f"cifar100-lt-0.01-{method}-[0-9]*"))
     return [_rows(path.name, "long_tail") for path in paths]
 
 
@@ -235,17 +236,10 @@ def long_tail() -> dict[str, str]:
     """Return accuracies of head and class means on CIFAR-100-LT for the README, by loss."""
     cells = {}
     for method in LONG_TAIL_METHODS:
-        paths = sorted(RESULTS.glob(f"cifar100-lt-0.01-{method}-*"))
-        values = [
-            fmean(
-                row["accuracy"]
-                for path in paths
-                for row in _rows(path.name, "long_tail")
-                if (row["classifier"], row["group"]) == (classifier, "all")
-            )
-            for classifier in ("head", "class_means")
-        ]
-        cells[method] = " / ".join(_percent(value) for value in values)
+        records = _long_tail_records(method)
+        cells[method] = " / ".join(
+            _long_tail_percents(records, classifier)[0] for classifier in ("head", "class_means")
+        )
     return cells
 
 

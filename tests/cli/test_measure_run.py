@@ -56,8 +56,9 @@ def test_options_that_mean_nothing_here_are_refused(runs: Path, tmp_path: Path) 
     run = runs / "ce"
     run_command("measure", run, "--split", "test", "--save", file)
     for arguments, message in (
-        ([run, "--save", file], f"--save must be a new file, got {file}, which exists"),
-        ([run, "--save", "features.csv"], "--save must be an .npz file, got features.csv"),
+        ([run, "--save", file], f"--save must be a new file, or --overwrite be given, got {file}"),
+        ([run, "--save", "features.csv"], "--save must be a file that ends in .npz"),
+        ([run, "--save", "missing/new.npz"], "--save must be in a folder that exists"),
         ([file, "--save", new], "--save must be given together with a run folder"),
         ([file, "--split", "test"], "--split must be given together with a run folder"),
         ([file, "--set", "data.root=x"], "--set must be given together with a run folder"),

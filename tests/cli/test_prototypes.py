@@ -290,8 +290,19 @@ def test_a_classifier_is_saved_to_safetensors_only(files: Path) -> None:
     for name in ("classifier", "classifier.npz", "classifier.pt"):
         out = files / name
         message = refusal("prototypes", "build", files / "train.npz", "--out", out)
-        assert message == f"--out must be a .safetensors file, got {out}"
+        assert message == f"--out must be a file that ends in .safetensors, got {out}"
         assert not out.exists()
+
+
+@pytest.mark.bad_input
+def test_files_are_checked_before_the_work(files: Path, saved: Path) -> None:
+    missing = files / "missing" / "new.safetensors"
+    nothing = files / "nothing.npz"  # It is not read: the output is wrong already.
+    message = refusal("prototypes", "build", nothing, "--out", missing)
+    assert message == f"--out must be in a folder that exists, got {missing}"
+    onnx = files / "missing" / "new.onnx"
+    message = refusal("prototypes", "export", nothing, onnx)
+    assert message == f"OUT must be in a folder that exists, got {onnx}"
 
 
 @pytest.mark.bad_input

@@ -1,5 +1,6 @@
 """Jobs of the benchmarks that train: their recipes are valid, and local negatives are local."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from itertools import chain, count, repeat
@@ -176,3 +177,22 @@ def test_jobs_of_the_benefits_have_valid_recipes_and_records(
     (plain,) = (line for line in lines if line.startswith("| CE, 40% wrong labels |"))
     (smoothed,) = (line for line in lines if line.startswith("| CE, label smoothing 0.2, 40%"))
     assert smoothed.split("|")[2:] == plain.split("|")[2:]
+
+
+def test_runs_of_another_temperature_are_not_among_those_of_the_long_tail(
+    import_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tables = import_benchmark("benefits_tables")
+    results = tmp_path / "results"
+    shutil.copytree(tables.RESULTS, results)
+    monkeypatch.setattr(tables, "RESULTS", results)
+    expected = tables.long_tail(), tables.long_tail_table()
+    for method in ("normface", "ntce"):
+        other = results / f"cifar100-lt-0.01-{method}-t0.1-42"
+        shutil.copytree(results / f"cifar100-lt-0.01-{method}-42", other)
+        path = other / "benchmarks" / "long_tail.json"
+        content = json.loads(path.read_text())
+        for row in content["rows"]:
+            row["accuracy"] = 0.99
+        path.write_text(json.dumps(content))
+    assert (tables.long_tail(), tables.long_tail_table()) == expected

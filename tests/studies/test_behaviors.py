@@ -175,6 +175,16 @@ def test_runs_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         check_behaviors([tmp_path / "nothing"])
 
 
+def test_a_damaged_benchmark_is_named(tmp_path: Path) -> None:
+    run = _write(tmp_path, "ce")
+    for name in ("corruptions", "long_tail", "probes"):
+        _benchmark(run, name, [])
+        path = run / "benchmarks" / f"{name}.json"
+        path.write_text(path.read_text()[:5])
+    with pytest.raises(RunFolderError, match=r"ce-42/benchmarks/.*\.json is damaged"):
+        check_behaviors([tmp_path])
+
+
 def test_the_committed_runs_have_verdicts() -> None:
     results = Path(__file__).parents[2] / "benchmarks" / "results"
     folders = [results / name for name in ("runs", "benefits", "reproduce")]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from protosphere.cli.options import AsJson, DataOverrides, Device
-from protosphere.cli.output_files import Overwrite
+from protosphere.cli.output_files import Overwrite, check_new_file
 from protosphere.cli.plot_files import check_plot, plot_option, save_plot
 from protosphere.cli.unused_options import check_data_overrides, refuse_unused
 
@@ -116,7 +116,7 @@ def measure(
         _refuse_options(keys if path.is_dir() else run_options, path)
         refuse_unused({"--bias": bias if space == "sphere" else None}, "with --space sphere")
         if save is not None:
-            _check_new_npz(save, overwrite=overwrite)
+            check_new_file("--save", save, suffixes=(".npz",), overwrite=overwrite)
         check_data_overrides(overrides or [])
         if path.is_dir():
             content = _features_of_run(path, split or "train", overrides or [], device)
@@ -215,13 +215,6 @@ def _refuse_options(options: dict[str, Any], path: Path) -> None:
             raise ValueError(
                 f"--{name} must be given together with a {needed}, got the {given} {path}"
             )
-
-
-def _check_new_npz(save: Path, *, overwrite: bool) -> None:
-    if save.suffix != ".npz":
-        raise ValueError(f"--save must be an .npz file, got {save}")
-    if save.exists() and not overwrite:
-        raise ValueError(f"--save must be a new file, got {save}, which exists")
 
 
 def _read_class_names(path: Path | None, content: "FeatureFile") -> list[str] | None:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from protosphere.cli.output_files import check_new_file
 from protosphere.data.feature_files import FeatureFile, read_features
 
 if TYPE_CHECKING:
@@ -244,25 +245,16 @@ def load_classifier(path: Path) -> "PrototypeClassifier":
     return PrototypeClassifier.load(path)
 
 
-def save_classifier(classifier: "PrototypeClassifier", path: Path) -> None:
-    """Save a classifier; a full disk leaves the file that was there."""
-    from protosphere.storage import write_atomically
-
-    write_atomically(path, classifier.to_bytes())
-
-
 def check_output(out: Path, *, overwrite: bool) -> None:
     """Check that a classifier may be saved to a path.
 
     Raises:
-        ValueError: The suffix is another one, the file exists, or is not a classifier.
+        ValueError: The suffix is another one, the file exists or is not a classifier, or its folder
+            cannot be written to.
     """
-    if out.suffix != ".safetensors":
-        raise ValueError(f"--out must be a .safetensors file, got {out}")
+    check_new_file("--out", out, suffixes=(".safetensors",), overwrite=overwrite)
     if not out.exists():
         return
-    if not overwrite:
-        raise ValueError(f"--out must be a new file, or --overwrite be given, got {out}")
     try:
         load_classifier(out)
     except ValueError:
@@ -277,9 +269,9 @@ def check_export(out: Path, names: Path, *, overwrite: bool) -> None:
     """
     if out.suffix != ".onnx":
         raise ValueError(f"OUT must be an .onnx file, got {out}")
+    for path in (out, names):
+        check_new_file("OUT", path, suffixes=(path.suffix,), overwrite=overwrite)
     existing = [path for path in (out, names) if path.exists()]
-    if existing and not overwrite:
-        raise ValueError(f"OUT must be a new file, or --overwrite be given, got {existing[0]}")
     if len(existing) == 1:
         raise ValueError(
             f"--overwrite replaces an earlier export, {out.name} and {names.name}, got "

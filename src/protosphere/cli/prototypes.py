@@ -92,7 +92,6 @@ def build(
             check_output,
             parse_shrinkage,
             read_labeled,
-            save_classifier,
         )
 
         check_output(out, overwrite=overwrite)
@@ -104,7 +103,7 @@ def build(
             held_out, held_out_targets = read_labeled(calibrate, features, labels, like=classifier)
             classifier.calibrate(held_out, held_out_targets)
         check_directions(classifier)
-        save_classifier(classifier, out)
+        classifier.save(out)
     echo(
         f"{count(len(classifier.classes_), 'class')} from {count(len(inputs), 'sample')} in "
         f"{count(classifier.n_features_in_, 'dimension')}, {_options(classifier)}, saved to {out}"
@@ -137,7 +136,6 @@ def add(
             load_classifier,
             parse_class,
             read_unlabeled,
-            save_classifier,
         )
 
         classifier = load_classifier(path)
@@ -148,7 +146,7 @@ def add(
         if predict is not None:
             others = read_unlabeled(predict, features, like=classifier)
             rows = _predictions(classifier, others)
-        save_classifier(classifier, path)
+        classifier.save(path)
     classes = count(len(classifier.classes_), "class")
     line = f"Added {name} from {count(len(inputs), 'sample')}; the classifier has {classes}"
     echo(line, err=rows is not None)
@@ -167,11 +165,11 @@ def remove(path: ClassifierPath, name: ClassName) -> None:
     from protosphere.cli.text import count, echo
 
     with report_errors():
-        from protosphere.cli.prototype_files import load_classifier, parse_class, save_classifier
+        from protosphere.cli.prototype_files import load_classifier, parse_class
 
         classifier = load_classifier(path)
         classifier.remove_class(parse_class(classifier, name))
-        save_classifier(classifier, path)
+        classifier.save(path)
     echo(f"Removed {name}; the classifier has {count(len(classifier.classes_), 'class')}")
 
 

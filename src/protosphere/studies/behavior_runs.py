@@ -49,8 +49,10 @@ class RunRecords:
 
     def rows(self, benchmark: str) -> list[dict[str, Any]]:
         """Return the rows of a benchmark; none if it was not run."""
-        path = self.path / "benchmarks" / f"{benchmark}.json"
-        rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
+        name = f"benchmarks/{benchmark}.json"
+        if not (self.path / name).exists():
+            return []
+        rows: list[dict[str, Any]] = RunFolder(self.path).read_json(name)["rows"]
         return rows
 
 
