@@ -21,7 +21,7 @@ from protosphere.recipes.runner import run_recipe
 from protosphere.runs.results import read_result
 from protosphere.studies import corruptions as study
 from protosphere.studies.corruption_summary import (
-    published_reference,
+    find_reference,
     reference_of,
     summarize_corruptions,
 )
@@ -288,10 +288,8 @@ def test_summary_by_hand() -> None:
 
 
 def test_alexnet_is_the_reference_of_imagenet_only(run: Run) -> None:
-    assert published_reference(run) is None
-    names = tuple(f"n{index:08}" for index in range(1000))
-    fields = run.__dict__ | {"class_names": names}
-    imagenet = published_reference(Run(**fields))
+    assert find_reference(run.class_names) is None
+    imagenet = find_reference([f"n{index:08}" for index in range(1000)])
     assert imagenet is not None
     assert imagenet.name == "AlexNet"
 

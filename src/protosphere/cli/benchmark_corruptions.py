@@ -193,9 +193,9 @@ def _describe(
 ) -> _Benchmarked:
     from protosphere.report.paper import paper_tables
     from protosphere.studies.common import method_of, reported_split
-    from protosphere.studies.corruption_summary import published_reference, summarize_corruptions
+    from protosphere.studies.corruption_summary import find_reference, summarize_corruptions
 
-    published = published_reference(run)
+    published = find_reference(run.class_names)
     used = published if reference is None else reference
     method = method_of(run)
     return _Benchmarked(

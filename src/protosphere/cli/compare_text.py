@@ -5,17 +5,16 @@ from typing import TYPE_CHECKING
 
 from protosphere.cli.benchmark_table import MISSING, print_note, print_table
 from protosphere.cli.text import count
-from protosphere.report.metric_text import count_decimals, format_metric
+from protosphere.report.comparison_text import (
+    decimals_of,
+    format_interval,
+    format_mean,
+    title_of,
+)
+from protosphere.report.metric_text import format_metric
 
 if TYPE_CHECKING:
-    from protosphere.runs.comparison import (
-        ComparedMetric,
-        Comparison,
-        MetricDifference,
-        MetricSummary,
-    )
-
-_ARROWS = {"higher": " ↑", "lower": " ↓", "target": " →", None: ""}
+    from protosphere.runs.comparison import ComparedMetric, Comparison, MetricDifference
 
 
 def print_comparison(comparison: "Comparison", metrics: Sequence[str]) -> None:
@@ -40,11 +39,11 @@ def _print_means(comparison: "Comparison", metrics: "Sequence[ComparedMetric]") 
     names = [method.name for method in comparison.methods]
     lines = [["seeds", *(_count_runs(comparison, name) for name in names), ""]]
     for metric in metrics:
-        decimals = _decimals(comparison, metric.name)
-        cells = [_format_summary(comparison.summary(name, metric.name), decimals) for name in names]
+        decimals = decimals_of(comparison, metric.name)
+        cells = [format_mean(comparison.summary(name, metric.name), decimals) for name in names]
         best = [row for row in comparison.best if row.metric == metric.name]
         winners = ", ".join(best[0].methods) if best else MISSING
-        lines.append([_title(metric), *cells, winners])
+        lines.append([title_of(metric), *cells, winners])
     images = count(comparison.num_images, f"{comparison.split} image")
     deviation = "mean ± standard deviation over seeds" if _has_several(comparison) else "one seed"
     print_table(
@@ -74,31 +73,13 @@ def _count_runs(comparison: "Comparison", method: str) -> str:
     return f"{num_runs} ({', '.join(notes)})" if notes else str(num_runs)
 
 
-def _title(metric: "ComparedMetric") -> str:
-    return f"{metric.name}{_ARROWS[metric.direction]}"
-
-
-def _decimals(comparison: "Comparison", metric: str) -> int:
-    means = [row.mean for row in comparison.summaries if row.metric == metric]
-    return count_decimals(metric, means)
-
-
-def _format_summary(summary: "MetricSummary | None", decimals: int) -> str:
-    if summary is None:
-        return MISSING
-    mean = format_metric(summary.metric, summary.mean, decimals)
-    if summary.std is None:
-        return mean
-    return f"{mean} ± {format_metric(summary.metric, summary.std, decimals)}"
-
-
 def _print_differences(comparison: "Comparison", metrics: "Sequence[ComparedMetric]") -> None:
     rows = []
     for metric in metrics:
         for method in comparison.methods:
             row = comparison.difference(method.name, metric.name)
             if row is not None:
-                rows.append(_difference_cells(metric, row, _decimals(comparison, metric.name)))
+                rows.append(_difference_cells(metric, row, decimals_of(comparison, metric.name)))
     print_note("")
     if not rows:
         print_note(f"No other run has a seed in common with {comparison.baseline}: no differences")
@@ -125,21 +106,16 @@ def _print_differences(comparison: "Comparison", metrics: "Sequence[ComparedMetr
 def _difference_cells(
     metric: "ComparedMetric", row: "MetricDifference", decimals: int
 ) -> list[str]:
-    interval = p_value = MISSING
-    if row.low is not None and row.high is not None and row.adjusted_p_value is not None:
-        low, high = (
-            format_metric(row.metric, end, decimals, sign="+") for end in (row.low, row.high)
-        )
-        interval, p_value = f"[{low}, {high}]", f"{row.adjusted_p_value:.2g}"
+    p_value = MISSING if row.adjusted_p_value is None else f"{row.adjusted_p_value:.2g}"
     outcome = {None: "", "not clear": "not clear", "different": "clearly different"}.get(
         row.outcome, f"clearly {row.outcome}"
     )
     return [
-        _title(metric),
+        title_of(metric),
         row.method,
         str(len(row.seeds)),
         format_metric(row.metric, row.mean, decimals, sign="+"),
-        interval,
+        format_interval(row, decimals),
         p_value,
         outcome,
     ]

@@ -79,7 +79,7 @@ def center_crop(
 
 
 def central_square(
-    image: UInt8[Tensor, "*batch height width"], size: int, crop_fraction: float = CROP_FRACTION
+    image: UInt8[Tensor, "*batch height width"], size: int
 ) -> UInt8[Tensor, "*batch side side"]:
     """Resize an image as :func:`center_crop` does, and keep a square of the whole shorter side.
 
@@ -89,12 +89,11 @@ def central_square(
     Args:
         image: Pixels from 0 to 255.
         size: Side of the center crop in pixels.
-        crop_fraction: Side of the center crop as a fraction of the shorter side of the image.
 
     Returns:
-        A square of side ``round(size / crop_fraction)``.
+        A square of side ``round(size / CROP_FRACTION)``.
     """
-    side = round(size / crop_fraction)
+    side = round(size / CROP_FRACTION)
     resized = _resize(image, side)
     # Both crops are rounded to whole pixels; this is where the smaller one begins in the larger.
     inner = round((side - size) / 2)

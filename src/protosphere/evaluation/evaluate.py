@@ -15,7 +15,7 @@ from protosphere.classifiers import (
     empty_means,
 )
 from protosphere.data.loaders import Loader
-from protosphere.data.progress import no_progress
+from protosphere.data.progress import no_progress, split_progress
 from protosphere.data.sampling import evaluation_slices
 from protosphere.evaluation.calibration import (
     adaptive_calibration_error,
@@ -126,14 +126,7 @@ def evaluate(
         PeerError: Another process has failed.
     """
     world = World() if world is None else world
-    train_fraction = len(train) / (len(train) + len(test))
-
-    def train_progress(fraction: float) -> None:
-        progress(train_fraction * fraction)
-
-    def test_progress(fraction: float) -> None:
-        progress(train_fraction + (1 - train_fraction) * fraction)
-
+    train_progress, test_progress = split_progress(progress, [len(train), len(test)])
     objective = _with_all_classes(objective)
     broadcast_buffers(objective.encoder, world.group)
     measure_training = {"all": _measure_all, "cheap": _measure_cheap}[metrics]

@@ -19,8 +19,7 @@ from protosphere.data.image_batches import image_batches
 from protosphere.data.progress import Progress, no_progress
 from protosphere.data.splits import ImageSet
 from protosphere.evaluation.inference import evaluation_mode
-from protosphere.storage.atomic import reason, write_atomically
-from protosphere.storage.errors import StorageError
+from protosphere.storage.atomic import create_folder, write_atomically
 
 # Changes whenever the same weights and images would give other features than before.
 _FORMAT = "1"
@@ -153,8 +152,5 @@ def _read(path: Path, num_samples: int) -> Tensor | None:
 
 
 def _write(path: Path, features: Tensor) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot create {path.parent}: {reason(error)}") from error
+    create_folder(path.parent)
     write_atomically(path, save({"features": features.cpu().contiguous()}))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
@@ -275,40 +274,37 @@ def _fit_multinomial(
     if len(grid) == 1:
         return fit_logistic_regression(train, labels, num_classes=num_classes, l2=grid[0])
     held_out = _validation(features)
+    curve = ValidationCurve(
+        (train[held_out], labels[held_out]),
+        lambda logits, labels: _score_labels(logits.argmax(1), labels, features.metric).value,
+    )
     path = fit_regularization_path(
         train[~held_out],
         labels[~held_out],
         num_classes=num_classes,
         grid=grid,
         tol=_PATH_TOL,
-        stop=ValidationCurve(
-            (train[held_out], labels[held_out]),
-            lambda logits, labels: _score_labels(logits.argmax(1), labels, features.metric).value,
-        ),
+        stop=curve,
         progress=lambda fraction: progress(0.9 * fraction),
     )
-    best = _choose(path, train[held_out], labels[held_out], features.metric)
+    best = _choose(path, curve, int(held_out.sum()))
     return fit_logistic_regression(train, labels, num_classes=num_classes, l2=best.l2, init=best)
 
 
 def _choose(
-    path: Sequence[LogisticRegressionFit], features: Tensor, labels: Tensor, metric: TransferMetric
+    path: Sequence[LogisticRegressionFit], curve: ValidationCurve, num_samples: int
 ) -> LogisticRegressionFit:
     """Return the fit of the smallest loss among those whose metric is the best up to its error.
 
     With a few hundred validation images the best accuracy of ten is mostly luck; the loss hardly
     is. With many, the standard error is small and the metric decides.
     """
-    logits = [fit.scores(features) for fit in path]
-    scores = [_score_labels(one.argmax(1), labels, metric).value for one in logits]
-    losses = [float(F.cross_entropy(one, labels)) for one in logits]
-    best = max(scores)
-    error = math.sqrt(best * (1 - best) / len(labels))
-    chosen = min(
-        (index for index, score in enumerate(scores) if score >= best - error),
-        key=lambda index: (losses[index], -scores[index], -path[index].l2),
+    best = max(curve.scores.values())
+    error = math.sqrt(best * (1 - best) / num_samples)
+    return min(
+        (fit for fit in path if curve.scores[fit.l2] >= best - error),
+        key=lambda fit: (curve.losses[fit.l2], -curve.scores[fit.l2], -fit.l2),
     )
-    return path[chosen]
 
 
 def _fit_multi_label(

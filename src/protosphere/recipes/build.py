@@ -21,7 +21,7 @@ from protosphere.data.imbalance import class_counts
 from protosphere.data.label_noise import add_label_noise
 from protosphere.data.loaders import FolderLoader, Loader, MemoryLoader
 from protosphere.data.long_tail import take_long_tail
-from protosphere.data.progress import Progress, no_progress
+from protosphere.data.progress import Progress, no_progress, split_progress
 from protosphere.data.splits import ImageSet, Split
 from protosphere.encoders.pretrained import input_config
 from protosphere.recipes.datasets import DATASETS, DataSettings, ImageFilesData, LoadOptions
@@ -207,7 +207,6 @@ def _in_memory(
     if not (isinstance(train, ImageFiles) and isinstance(test, ImageFiles)):
         return train, test
     data = recipe.data
-    num_images = len(train) + len(test)
     wanted = data.in_memory if isinstance(data, ImageFilesData) else "auto"
     if wanted == "auto" and in_memory is not None:
         wanted = in_memory
@@ -216,17 +215,10 @@ def _in_memory(
     if not wanted:
         return train, test
     workers = data.workers if isinstance(data, ImageFilesData) else 8
-    train_fraction = len(train) / num_images
+    stages = split_progress(progress, [len(train), len(test)])
     return (
-        load_into_memory(
-            train, size=size, workers=workers, progress=lambda x: progress(train_fraction * x)
-        ),
-        load_into_memory(
-            test,
-            size=size,
-            workers=workers,
-            progress=lambda x: progress(train_fraction + (1 - train_fraction) * x),
-        ),
+        load_into_memory(train, size=size, workers=workers, progress=stages[0]),
+        load_into_memory(test, size=size, workers=workers, progress=stages[1]),
     )
 
 

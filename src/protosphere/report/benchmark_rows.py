@@ -250,22 +250,20 @@ def result_label(group: MethodResults, groups: Sequence[MethodResults]) -> str:
     return group.method if is_unique else f"{group.method}, {group.data}"
 
 
-def seed_note(groups: Sequence[MethodResults]) -> Note | None:
-    """Return what a reader must know about the number of runs; None if all have several.
+def seed_note(groups: Sequence[MethodResults]) -> list[Note]:
+    """Return what a reader must know about the number of runs; nothing if all have several.
 
     Args:
         groups: The results.
     """
     single = list(dict.fromkeys(group.method for group in groups if group.num_runs == 1))
     if not single:
-        return None
+        return []
     if all(group.num_runs == 1 for group in groups):
         subject = "Each method has one run" if len(groups) > 1 else "There is one run"
     elif len(single) <= _MAX_NAMED:
         subject = f"Methods with one run: {', '.join(single)}"
     else:
         subject = f"{len(single)} methods have one run"
-    return Note(
-        f"{subject}. How much these numbers vary over seeds is not known: small differences are "
-        "not a ranking."
-    )
+    text = f"{subject}. How much these numbers vary over seeds is not known"
+    return [Note(f"{text}: small differences are not a ranking.")]

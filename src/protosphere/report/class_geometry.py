@@ -101,12 +101,11 @@ def mean_spectrum(means: NDArray[Any]) -> NDArray[np.float64]:
     return values / scale if scale > 0 else np.zeros_like(values)
 
 
-def leading_fractions(means: NDArray[Any], count: int = 3) -> NDArray[np.float64]:
-    """Return the fraction of the between-class variance in each of the leading directions.
+def leading_fractions(means: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the fraction of the between-class variance in each of the three leading directions.
 
     Args:
         means: Class means, shape (K, d).
-        count: Number of directions.
 
     Returns:
         One fraction per direction, 0 for directions that do not exist.
@@ -115,25 +114,23 @@ def leading_fractions(means: NDArray[Any], count: int = 3) -> NDArray[np.float64
     [1.0, 0.0, 0.0]
     """
     squares = mean_spectrum(means) ** 2
-    fractions = np.zeros(count)
+    fractions = np.zeros(3)
     total = squares.sum()
     if total > 0:
-        leading = squares[:count] / total
+        leading = squares[:3] / total
         fractions[: len(leading)] = leading
     return fractions
 
 
-def simplex_radius(num_classes: int, num_directions: int = 3) -> float:
-    """Return the root mean square norm of the vertices of a simplex, projected to some directions.
+def simplex_radius(num_classes: int) -> float:
+    """Return the root mean square norm of the vertices of a simplex, projected to three directions.
 
-    √(3/(K−1)) for three directions and K ≥ 4, as the vertices have the same variance 1/(K−1) in all
-    directions.
+    √(3/(K−1)) for K ≥ 4, as the vertices have the same variance 1/(K−1) in all directions.
 
     Args:
         num_classes: Number of classes K, at least 2.
-        num_directions: Number of directions.
 
     >>> simplex_radius(4), round(simplex_radius(100), 3)
     (1.0, 0.174)
     """
-    return math.sqrt(min(num_directions, num_classes - 1) / (num_classes - 1))
+    return math.sqrt(min(3, num_classes - 1) / (num_classes - 1))

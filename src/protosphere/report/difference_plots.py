@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from protosphere.report.colors import BAD, GOOD, NEUTRAL
+from protosphere.report.comparison_text import decimals_of, format_interval
 from protosphere.report.content import Figure
 from protosphere.report.curves import finite, shorten
-from protosphere.report.metric_text import count_decimals, format_metric, is_percentage
+from protosphere.report.metric_text import format_metric, is_percentage
 from protosphere.report.plotly_text import plain
-from protosphere.report.summaries import MISSING
 from protosphere.runs.comparison import ComparedMetric, Comparison, MetricDifference
 
 _SIDES = {
@@ -26,17 +26,6 @@ OUTCOMES = {
     "not clear": ("not clear", NEUTRAL, "circle-open"),
     None: ("not tested", NEUTRAL, "circle-open"),
 }
-
-
-def decimals_of(comparison: Comparison, metric: str) -> int:
-    """Return the number of decimal places that a metric is shown with.
-
-    Args:
-        comparison: The comparison.
-        metric: Name of the metric.
-    """
-    means = [row.mean for row in comparison.summaries if row.metric == metric]
-    return count_decimals(metric, means)
 
 
 def draw_differences(
@@ -175,16 +164,3 @@ def _draw_seeds(
 def _score(metric: ComparedMetric, value: float) -> float:
     """What is compared: the value, or its distance from the target."""
     return value if metric.target is None else abs(value - metric.target)
-
-
-def format_interval(row: MetricDifference, decimals: int) -> str:
-    """Return a confidence interval as a text; a dash if there is none.
-
-    Args:
-        row: The difference.
-        decimals: Number of decimal places.
-    """
-    if row.low is None or row.high is None:
-        return MISSING
-    low, high = (format_metric(row.metric, end, decimals, sign="+") for end in (row.low, row.high))
-    return f"[{low}, {high}]"

@@ -96,7 +96,6 @@ def draw_dots(
     dots: Sequence[Dots],
     value_title: str,
     scale: float = 100.0,
-    digits: int = 1,
     axis: Mapping[str, Any] | None = None,
 ) -> Figure:
     """Return a figure with one row per category and one dot per method, side by side in the row.
@@ -113,14 +112,13 @@ def draw_dots(
         dots: The dots of each method; the bars of dots are one standard deviation.
         value_title: Title of the axis of values.
         scale: Factor of the values; 100 shows fractions in percent.
-        digits: Decimal places of values on hover.
         axis: Further settings of the axis of values.
     """
     shown = [row for row in categories if any(row in one.values for one in dots)]
     drawn = [one for one in dots if any(row in one.values for row in shown)]
     if len(drawn) > _MAX_DOTS:
         figure = Figure(name, title, f"{meaning}; {_HEAT_READING}", (), {})
-        return _draw_heat_map(figure, categories, shown, drawn, scale, digits)
+        return _draw_heat_map(figure, categories, shown, drawn, scale)
     places = {row: index for index, row in enumerate(shown)}
     most = max((sum(row in one.values for one in drawn) for row in shown), default=1)
     traces = []
@@ -129,7 +127,7 @@ def draw_dots(
         summaries = [one.values[row] for row in rows]
         texts = [
             f"{plain(one.name)}<br>{plain(categories[row])}: "
-            f"{format_summary(summary, scale=scale, digits=digits)}"
+            f"{format_summary(summary, scale=scale, digits=1)}"
             for row, summary in zip(rows, summaries, strict=True)
         ]
         traces.append(
@@ -187,7 +185,6 @@ def _draw_heat_map(
     shown: Sequence[str],
     drawn: Sequence[Dots],
     scale: float,
-    digits: int,
 ) -> Figure:
     """The values of many methods: one row per method, one column per category."""
     means = {
@@ -208,7 +205,7 @@ def _draw_heat_map(
         "text": [
             [
                 f"{plain(one.name)}<br>{plain(categories[row])}: "
-                f"{format_summary(one.values.get(row), scale=scale, digits=digits)}"
+                f"{format_summary(one.values.get(row), scale=scale, digits=1)}"
                 for row in shown
             ]
             for one in drawn
@@ -271,12 +268,9 @@ def draw_lines(
     lines: Sequence[Line],
     x_title: str,
     value_title: str,
-    scale: float = 100.0,
-    digits: int = 1,
     x_axis: Mapping[str, Any] | None = None,
-    y_axis: Mapping[str, Any] | None = None,
 ) -> Figure:
-    """Return a figure with one line per method.
+    """Return a figure with one line per method, fractions in percent.
 
     Args:
         name: Identifier of the figure.
@@ -285,10 +279,7 @@ def draw_lines(
         lines: The lines; the bars of points are one standard deviation.
         x_title: Title of the horizontal axis.
         value_title: Title of the vertical axis.
-        scale: Factor of the values; 100 shows fractions in percent.
-        digits: Decimal places of values on hover.
         x_axis: Further settings of the horizontal axis.
-        y_axis: Further settings of the vertical axis.
     """
     traces = []
     for line in lines:
@@ -299,21 +290,21 @@ def draw_lines(
                 "mode": "lines+markers",
                 "name": plain(shorten(line.name)),
                 "x": [x for x, _ in line.points],
-                "y": [scale * summary.mean for summary in summaries],
+                "y": [100 * summary.mean for summary in summaries],
                 "text": [
                     f"{plain(line.name)}<br>{plain(x_title)} {x:g}: "
-                    f"{format_summary(summary, scale=scale, digits=digits)}"
+                    f"{format_summary(summary, scale=100, digits=1)}"
                     for x, summary in line.points
                 ],
                 "hoverinfo": "text",
                 "line": {"color": line.style.color, "dash": line.style.dash, "width": 2},
                 "marker": {"color": line.style.color, "size": 7, "symbol": line.style.symbol},
-                "error_y": _error_bars(summaries, scale, line.style.color),
+                "error_y": _error_bars(summaries, 100, line.style.color),
             }
         )
     layout = {
         "xaxis": {"title": {"text": x_title}, **(x_axis or {})},
-        "yaxis": {"title": {"text": value_title}, **(y_axis or {})},
+        "yaxis": {"title": {"text": value_title}},
         "hovermode": "closest",
         "showlegend": len(lines) > 1,
     }

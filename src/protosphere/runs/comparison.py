@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from protosphere.runs.folder import RunFolder, RunFolderError
-from protosphere.storage.atomic import write_atomically
+from protosphere.storage.atomic import write_json
 
 SCHEMA_VERSION = 1
 COMPARISON_FILE = "comparison.json"
@@ -249,8 +249,7 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
     Raises:
         StorageError: The file could not be written.
     """
-    text = json.dumps(comparison.to_json(), indent=1, ensure_ascii=False) + "\n"
-    write_atomically(path, text.encode())
+    write_json(path, comparison.to_json())
 
 
 def read_comparison(path: Path | str) -> Comparison:

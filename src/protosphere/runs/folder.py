@@ -22,7 +22,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from protosphere.storage.atomic import reason, temporary_path, write_atomically
+from protosphere.storage.atomic import (
+    create_folder,
+    reason,
+    temporary_path,
+    write_atomically,
+    write_json,
+)
 from protosphere.storage.errors import StorageError
 
 Record: TypeAlias = Mapping[str, Any]
@@ -186,10 +192,7 @@ class RunFolder:
                 )
             return
         self._check_ownership()
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot create {self.path}: {reason(error)}") from error
+        create_folder(self.path)
         self.write_recipe(recipe)
 
     def write_recipe(self, recipe: str) -> None:
@@ -213,8 +216,7 @@ class RunFolder:
         Raises:
             StorageError: The file could not be written.
         """
-        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-        write_atomically(self.path / name, text.encode())
+        write_json(self.path / name, content)
 
     def read_json(self, name: str) -> Any:
         """Read a JSON file.

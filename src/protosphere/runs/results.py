@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from protosphere.runs.folder import RunFolder, RunFolderError
-from protosphere.storage.atomic import reason, write_atomically
+from protosphere.storage.atomic import create_folder, reason, write_json
 from protosphere.storage.errors import StorageError
 
 RowT = TypeVar("RowT")
@@ -109,12 +109,8 @@ class ResultFile(Generic[RowT]):
             "settings": self.settings,
             "rows": [asdict(row) for row in self.rows],  # type: ignore[call-overload]
         }
-        try:
-            self.path.parent.mkdir(exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot create {self.path.parent}: {reason(error)}") from error
-        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-        write_atomically(self.path, text.encode())
+        create_folder(self.path.parent, parents=False)
+        write_json(self.path, content)
 
 
 def read_result(path: Path | str, row_type: type[RowT]) -> Result[RowT]:

@@ -7,14 +7,13 @@ SWEEP/trials/NNNN/    run folder of each trial
 SWEEP/sweep.db        the study of Optuna, unless it is in another storage
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from protosphere.runs.folder import RunFolder, RunFolderError
-from protosphere.storage.atomic import write_atomically
+from protosphere.storage.atomic import write_json
 
 SWEEP_FILE = "sweep.json"
 TrialState = Literal["running", "complete", "pruned", "failed"]
@@ -134,8 +133,7 @@ def write_sweep(folder: Path, record: SweepRecord) -> None:
     Raises:
         StorageError: The file could not be written.
     """
-    text = json.dumps(sweep_to_json(record), indent=1, ensure_ascii=False) + "\n"
-    write_atomically(folder / SWEEP_FILE, text.encode())
+    write_json(folder / SWEEP_FILE, sweep_to_json(record))
 
 
 def sweep_to_json(record: SweepRecord) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Atomic file writes: a reader sees the old content or the new one, never a part of it."""
 
+import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from protosphere.storage.errors import StorageError
 
@@ -33,6 +34,36 @@ def write_atomically(path: Path, content: bytes) -> None:
         with suppress(OSError):  # A read-only file system refuses the removal too.
             temporary.unlink(missing_ok=True)
         raise StorageError(f"cannot write {path}: {reason(error)}") from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file atomically; equal contents give equal bytes.
+
+    Args:
+        path: File to write or replace.
+        content: Lists, dictionaries, strings, numbers, booleans and None.
+
+    Raises:
+        StorageError: The file could not be written.
+    """
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    write_atomically(path, text.encode())
+
+
+def create_folder(path: Path, *, parents: bool = True) -> None:
+    """Create a folder unless it exists.
+
+    Args:
+        path: The folder.
+        parents: Whether to create the folders that it is in, too.
+
+    Raises:
+        StorageError: The folder could not be created.
+    """
+    try:
+        path.mkdir(parents=parents, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot create {path}: {reason(error)}") from error
 
 
 def _open_alone(path: Path) -> IO[bytes]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from protosphere.classifiers import class_means
 from protosphere.classifiers.protocol import FittedHead
 from protosphere.classifiers.scores import cosine_logits
-from protosphere.data.progress import Progress, no_progress
+from protosphere.data.progress import Progress, no_progress, split_progress
 from protosphere.data.splits import DataError, Split
 from protosphere.evaluation.calibration import Calibration, measure_calibration
 from protosphere.evaluation.temperature_scaling import TemperatureFit, fit_temperature
@@ -18,7 +18,6 @@ from protosphere.recipes.loading import Run
 from protosphere.runs.results import ResultFile
 from protosphere.studies.common import reported_split, run_settings
 from protosphere.studies.data_sources import encode_split
-from protosphere.studies.progress import split_progress
 
 CalibratedClassifier = Literal["head", "class_means"]
 State = Literal["before", "after"]

@@ -15,7 +15,7 @@ from protosphere.recipes.schema import Recipe, RecipeError, find_difference
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.comparison import COMPARISON_FILE, Comparison, write_comparison
 from protosphere.runs.folder import RunFolderInUseError
-from protosphere.storage import StorageError
+from protosphere.storage import StorageError, create_folder
 from protosphere.storage.atomic import reason
 from protosphere.studies.common import describe_error, free_memory
 from protosphere.studies.compare_plan import ComparisonPlan, PlannedRun, plan_comparison, with_seed
@@ -97,7 +97,7 @@ def run_comparison(
     outcomes = _read_runs(plan, out)
     missing = [run for run in plan.runs if run.key not in outcomes]
     _check_images(missing, download=download)
-    _create_folder(out)
+    create_folder(out)
     train = _create_trainer(device, download=download) if train is None else train
     num_runs = len(plan.runs)
     num_complete = sum(isinstance(outcome, RunResult) for outcome in outcomes.values())
@@ -256,13 +256,6 @@ def _describe_images(recipe: Recipe, download: bool) -> dict[str, Any]:
         "training images": dataset.train.fingerprint(),
         "images to evaluate on": dataset.test.fingerprint(),
     }
-
-
-def _create_folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot create {out}: {reason(error)}") from error
 
 
 def _create_trainer(device: torch.device | str, *, download: bool) -> Trainer:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from protosphere.metrics.convergence import (
     Never,
     Series,
-    Threshold,
     Time,
     collapse_thresholds,
     compare_to_baseline,
@@ -329,15 +328,6 @@ def _curves(log: TrainingLog) -> list[CurveRow]:
             series, moving_average(series, length=log.length), strict=True
         )
     ]
-
-
-def thresholds_of(log: TrainingLog) -> dict[str, Threshold]:
-    """Return the thresholds for 95% of neural collapse of a run, by metric.
-
-    Args:
-        log: The run.
-    """
-    return collapse_thresholds(len(log.class_names), log.dim)
 
 
 def _percentage(time: Time | None) -> Percentage:

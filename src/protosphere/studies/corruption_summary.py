@@ -16,7 +16,6 @@ from protosphere.evaluation.corruptions import (
     mean_corruption_error,
     relative_corruption_error,
 )
-from protosphere.recipes.loading import Run
 from protosphere.studies.corruptions import CLEAN, CorruptionRow
 
 _WORDNET_ID = re.compile(r"n\d{8}")
@@ -99,15 +98,6 @@ def summarize_corruptions(
         class_means_clean_error=clean[0].class_means_error if clean else None,
         class_means_mean_error=_mean_of_counted(average_errors(nearest, severities=severities)),
     )
-
-
-def published_reference(run: Run) -> Reference | None:
-    """Return AlexNet's published errors for a run on ImageNet's 1000 classes, otherwise None.
-
-    Args:
-        run: The run, whose classes are known by their WordNet identifiers.
-    """
-    return find_reference(run.class_names)
 
 
 def find_reference(class_names: Sequence[str]) -> Reference | None:

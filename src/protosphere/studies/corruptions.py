@@ -31,7 +31,7 @@ from protosphere.data.folder_memory import (
 from protosphere.data.folders import ImageFiles
 from protosphere.data.frost_textures import FrostTextures
 from protosphere.data.image_batches import image_batches, pixel_batches
-from protosphere.data.progress import Progress, no_progress
+from protosphere.data.progress import Progress, no_progress, split_progress
 from protosphere.data.splits import DataError, ImageSet
 from protosphere.evaluation.corruptions import measure_errors
 from protosphere.evaluation.inference import evaluation_mode, measuring_device
@@ -39,7 +39,6 @@ from protosphere.recipes.datasets import ImageFilesData
 from protosphere.recipes.loading import Run
 from protosphere.runs.results import ResultFile
 from protosphere.studies.common import reported_split, run_settings
-from protosphere.studies.progress import split_progress
 
 CLEAN = "clean"
 

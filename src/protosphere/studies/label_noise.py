@@ -11,7 +11,7 @@ from protosphere.classifiers import class_means
 from protosphere.classifiers.protocol import FittedHead
 from protosphere.classifiers.whitening import Shrinkage, whitened_class_means
 from protosphere.data.datasets import DataError
-from protosphere.data.progress import Progress, no_progress
+from protosphere.data.progress import Progress, no_progress, split_progress
 from protosphere.evaluation.label_noise import measure_noise
 from protosphere.geometry import cosines
 from protosphere.recipes import build
@@ -21,7 +21,6 @@ from protosphere.recipes.schema import Recipe
 from protosphere.runs.results import ResultFile
 from protosphere.studies.common import reported_split, run_settings
 from protosphere.studies.data_sources import encode_split
-from protosphere.studies.progress import split_progress
 
 _CHUNK_ROWS = 8192
 

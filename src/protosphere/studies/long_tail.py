@@ -7,7 +7,7 @@ from typing import Any
 
 from protosphere.classifiers.whitening import Shrinkage
 from protosphere.data.datasets import DataError
-from protosphere.data.progress import Progress, no_progress
+from protosphere.data.progress import Progress, no_progress, split_progress
 from protosphere.data.splits import Split
 from protosphere.evaluation.inference import LabeledFeatures
 from protosphere.evaluation.long_tail import (
@@ -24,7 +24,6 @@ from protosphere.report.paper import paper_value
 from protosphere.runs.results import ResultFile
 from protosphere.studies.common import method_of, reported_split, run_settings
 from protosphere.studies.data_sources import encode_split
-from protosphere.studies.progress import split_progress
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from protosphere.classifiers.whitening import Shrinkage
-from protosphere.data.progress import Progress, no_progress
+from protosphere.data.progress import Progress, no_progress, split_progress
 from protosphere.evaluation.ood import OOD_SCORES, OodDetector, OodScore, fit_detector
 from protosphere.evaluation.roc import detection_metrics
 from protosphere.recipes.build import EvaluationSplit
@@ -16,7 +16,6 @@ from protosphere.recipes.loading import Run
 from protosphere.runs.results import ResultFile
 from protosphere.studies.common import reported_split, run_settings
 from protosphere.studies.data_sources import ImageSource, encode_split, image_digest
-from protosphere.studies.progress import split_progress
 
 _LOG = logging.getLogger("protosphere")
 

@@ -16,8 +16,7 @@ from protosphere.recipes.build import load_dataset
 from protosphere.recipes.schema import RecipeError
 from protosphere.recipes.schema.text import parse_value
 from protosphere.report.paper import paper_value
-from protosphere.storage import StorageError, write_atomically
-from protosphere.storage.atomic import reason
+from protosphere.storage import create_folder, write_json
 from protosphere.studies.common import describe_error, free_memory
 from protosphere.studies.compare import Trainer
 from protosphere.studies.compiled_code import CompiledCode
@@ -388,9 +387,5 @@ def _relative(folder: Path, out: Path) -> str:
 
 
 def _write(path: Path, result: Reproduction) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot create {path.parent}: {reason(error)}") from error
-    text = json.dumps(result.to_json(), indent=1, ensure_ascii=False) + "\n"
-    write_atomically(path, text.encode())
+    create_folder(path.parent)
+    write_json(path, result.to_json())

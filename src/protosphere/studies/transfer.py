@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from protosphere.data.progress import Progress, no_progress
+from protosphere.data.progress import Progress, no_progress, split_progress
 from protosphere.data.splits import DataError
 from protosphere.data.transfer_sets import (
     TRANSFER_SETS,
@@ -218,12 +218,9 @@ def compute_features(
     if isinstance(encoder, Encoder):
         encoder = encoder.without_projection()
     digest = digest_encoder(encoder)
-    num_images = len(target.train) + len(target.test)
+    stages = split_progress(progress, [len(target.train), len(target.test)])
 
-    def encode(split: TransferSplit, *, name: str, num_before: int) -> Tensor:
-        def split_progress(fraction: float) -> None:
-            progress((num_before + fraction * len(split)) / num_images)
-
+    def encode(split: TransferSplit, stage: Progress, *, name: str) -> Tensor:
         compute = partial(
             encode_images,
             encoder,
@@ -232,15 +229,15 @@ def compute_features(
             device=run.device,
             batch_size=batch_size,
             workers=workers,
-            progress=split_progress,
+            progress=stage,
         )
         key = feature_key(digest, run.transform, split.fingerprint, split=name)
         return cache.get(key, compute, num_samples=len(split))
 
     features = TransferFeatures(
-        encode(target.train, name="train", num_before=0).cpu(),
+        encode(target.train, stages[0], name="train").cpu(),
         target.train.targets,
-        encode(target.test, name="test", num_before=len(target.train)).cpu(),
+        encode(target.test, stages[1], name="test").cpu(),
         target.test.targets,
         target.is_validation,
         target.num_classes,

@@ -2,19 +2,19 @@
 
 from collections.abc import Sequence
 
-from protosphere.report.content import Block, Choice, Note, Section, Table
-from protosphere.report.difference_plots import (
-    OUTCOMES,
+from protosphere.report.comparison_text import (
     decimals_of,
-    draw_differences,
     format_interval,
+    format_mean,
+    title_of,
 )
+from protosphere.report.content import Block, Choice, Note, Section, Table
+from protosphere.report.difference_plots import OUTCOMES, draw_differences
 from protosphere.report.metric_text import format_metric
 from protosphere.report.sources import ReportData
 from protosphere.report.summaries import MISSING
-from protosphere.runs.comparison import Comparison, FailedRun, MetricSummary, PendingRun
+from protosphere.runs.comparison import Comparison, FailedRun, PendingRun
 
-_ARROWS = {"higher": " ↑", "lower": " ↓", "target": " →", None: ""}
 _MAX_ERROR = 300
 # Runs that a note names.
 _MAX_NAMED = 20
@@ -44,7 +44,7 @@ def create_section(report: ReportData) -> Section | None:
 def _show_comparison(index: int, title: str, comparison: Comparison) -> list[Block]:
     blocks: list[Block] = [_create_means(title, comparison)]
     options = [
-        (f"{metric.name}{_ARROWS[metric.direction]}", figure)
+        (title_of(metric), figure)
         for place, metric in enumerate(comparison.metrics)
         if (figure := draw_differences(f"comparison-{index}-{place}", title, comparison, metric))
     ]
@@ -68,8 +68,8 @@ def _create_means(title: str, comparison: Comparison) -> Table:
         bold |= {(len(rows), 1 + names.index(name)) for name in winners if name in names}
         rows.append(
             (
-                f"{metric.name}{_ARROWS[metric.direction]}",
-                *(_format_summary(summary, decimals) for summary in summaries),
+                title_of(metric),
+                *(format_mean(summary, decimals) for summary in summaries),
                 MISSING if best is None else ", ".join(best.clearly_better_than) or MISSING,
             )
         )
@@ -100,15 +100,6 @@ def _count_runs(comparison: Comparison, method: str) -> str:
     return f"{number} ({', '.join(others)})" if others else str(number)
 
 
-def _format_summary(summary: MetricSummary | None, decimals: int) -> str:
-    if summary is None:
-        return MISSING
-    mean = format_metric(summary.metric, summary.mean, decimals)
-    if summary.std is None:
-        return mean
-    return f"{mean} ± {format_metric(summary.metric, summary.std, decimals)}"
-
-
 def _create_differences(title: str, comparison: Comparison) -> Table:
     rows = []
     for metric in comparison.metrics:
@@ -118,7 +109,7 @@ def _create_differences(title: str, comparison: Comparison) -> Table:
                 p_value = row.adjusted_p_value
                 rows.append(
                     (
-                        f"{metric.name}{_ARROWS[metric.direction]}",
+                        title_of(metric),
                         row.method,
                         str(len(row.seeds)),
                         format_metric(row.metric, row.mean, decimals, sign="+"),

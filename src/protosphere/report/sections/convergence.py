@@ -41,7 +41,6 @@ def create_section(report: ReportData) -> Section | None:
         blocks.append(figure)
     if table := _create_table(groups, metrics, _OF_BASELINE):
         blocks += [table, *_name_baselines(groups)]
-    caveat = seed_note(groups)
     missing = dict.fromkeys(
         f"{benchmark.run.name}: {reason.rstrip('.')}."
         for benchmark in benchmarks
@@ -56,7 +55,7 @@ def create_section(report: ReportData) -> Section | None:
         "faster.",
         (
             *blocks,
-            *([] if caveat is None else [caveat]),
+            *seed_note(groups),
             *notes,
             *(Note(words, kind="missing") for words in missing),
         ),

@@ -69,7 +69,6 @@ def create_section(report: ReportData) -> Section | None:
     values = [group.summarize(_errors) for group in groups]
     styles = method_styles(report)
     notes += _find_incomplete(benchmarks)
-    caveat = seed_note(groups)
     figures = [
         figure
         for figure in (
@@ -86,7 +85,7 @@ def create_section(report: ReportData) -> Section | None:
         (
             _create_table(groups, values),
             *figures,
-            *([] if caveat is None else [caveat]),
+            *seed_note(groups),
             *notes,
         ),
     )

@@ -62,7 +62,6 @@ def create_section(report: ReportData) -> Section | None:
         name: CLASSIFIERS.get(name, name)
         for name in dict.fromkeys(row["classifier"] for one in benchmarks for row in one.rows)
     }
-    caveat = seed_note(groups)
     return Section(
         "label-noise",
         "Label noise",
@@ -79,7 +78,7 @@ def create_section(report: ReportData) -> Section | None:
                 ),
             ),
             _draw_memorized(families, next(iter(classifiers.items()))),
-            *([] if caveat is None else [caveat]),
+            *seed_note(groups),
             *notes,
         ),
     )

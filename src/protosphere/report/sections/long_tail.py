@@ -61,13 +61,12 @@ def create_section(report: ReportData) -> Section | None:
         _create_classifier_table(groups, values, classifiers),
         _draw_classifiers(groups, values, classifiers, styles),
     )
-    caveat = seed_note(groups)
     return Section(
         "long-tail",
         "Long-tailed data",
         "Accuracy on balanced test images after training on classes of very different size. The "
         "head is compared with class means of the training features, which need no training.",
-        (*blocks, *([] if caveat is None else [caveat]), *notes),
+        (*blocks, *seed_note(groups), *notes),
     )
 
 

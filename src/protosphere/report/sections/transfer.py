@@ -55,14 +55,13 @@ def create_section(report: ReportData) -> Section | None:
         blocks += [_create_table(groups, values, full), _draw_targets(groups, values, styles)]
     if few:
         blocks.append(_draw_few_shot(group_results(few), styles))
-    caveat = seed_note(group_results([*full, *few]))
     return Section(
         "transfer",
         "Transfer to other data",
         "Classifiers on the frozen features of each run, fitted to other data sets, or to other "
         "classes of its own images. Methods that were trained on different data are not "
         "comparable.",
-        (*blocks, *([] if caveat is None else [caveat]), *notes, *more_notes),
+        (*blocks, *seed_note(group_results([*full, *few])), *notes, *more_notes),
     )
 
 

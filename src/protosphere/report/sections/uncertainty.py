@@ -31,12 +31,17 @@ def create_section(report: ReportData) -> Section | None:
         blocks += draw_reliability(group_results(bins, test_setting="report"), styles)
     if ood:
         blocks += show_detection(group_results(ood, test_setting="known"), styles)
-    caveat = seed_note(group_results([*calibration, *bins, *ood]))
     return Section(
         "uncertainty",
         "Calibration and out-of-distribution detection",
         "Whether confidences are as high as accuracies, before and after the logits are divided by "
         "a fitted temperature, and how well scores tell images of other data from those of the "
         "run.",
-        (*blocks, *([] if caveat is None else [caveat]), *notes, *bin_notes, *ood_notes),
+        (
+            *blocks,
+            *seed_note(group_results([*calibration, *bins, *ood])),
+            *notes,
+            *bin_notes,
+            *ood_notes,
+        ),
     )
