@@ -11,9 +11,9 @@ from torch import Tensor
 
 from protosphere.classifiers.class_means import ClassMeans, class_means
 from protosphere.classifiers.class_scatter import ClassScatter, class_scatter
-from protosphere.classifiers.score_forms import Rule, ScoreForm, plain_form, whitened_form
+from protosphere.classifiers.score_forms import ScoreForm, plain_form, whitened_form
 from protosphere.classifiers.shrinkage import ChosenShrinkage, cross_validated_shrinkage
-from protosphere.classifiers.whitening import Shrinkage
+from protosphere.classifiers.whitening import Rule, Shrinkage
 
 WhiteningName = Literal["none", "shrunk"]
 

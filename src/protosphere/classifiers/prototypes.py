@@ -12,7 +12,7 @@ from protosphere.classifiers.class_means import ClassMeans
 from protosphere.classifiers.class_scatter import ClassScatter
 from protosphere.classifiers.class_table import ClassTable, WhiteningName, fit_table, name_classes
 from protosphere.classifiers.prototype_files import PrototypeFile, read_prototypes
-from protosphere.classifiers.score_forms import Rule, ScoreForm
+from protosphere.classifiers.score_forms import ScoreForm
 from protosphere.classifiers.shrinkage import ChosenShrinkage
 from protosphere.classifiers.temperatures import likeliest_temperature
 from protosphere.classifiers.validation import (
@@ -28,7 +28,7 @@ from protosphere.classifiers.validation import (
     validate_labels,
     validate_samples,
 )
-from protosphere.classifiers.whitening import Shrinkage
+from protosphere.classifiers.whitening import Rule, Shrinkage
 from protosphere.storage import write_atomically
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 from protosphere.classifiers.checks import nonfinite_error
 from protosphere.classifiers.class_scatter import ClassScatter
-from protosphere.classifiers.whitening import Shrinkage, WhitenedClassMeans
-
-Rule = Literal["cosine", "nearest"]
+from protosphere.classifiers.whitening import Rule, Shrinkage, WhitenedClassMeans
 
 _CHUNK_ROWS = 1 << 16
 

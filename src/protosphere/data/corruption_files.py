@@ -15,7 +15,7 @@ from jaxtyping import Integer
 from torch import Tensor
 
 from protosphere.data.corruptions import SEVERITIES
-from protosphere.data.folders import ImageFiles
+from protosphere.data.folders import ImageFiles, abbreviate
 from protosphere.data.splits import DataError, ImageSet, image_set
 
 _SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
@@ -117,10 +117,10 @@ def open_corruption_files(
 def _open_arrays(
     root: Path, class_names: tuple[str, ...], corruptions: Sequence[str]
 ) -> CorruptionArrays:
-    missing = [name for name in corruptions if not (root / f"{name}.npy").is_file()]
-    if missing:
+    names = [f"{name}.npy" for name in corruptions]
+    if missing := [name for name in names if not (root / name).is_file()]:
         raise DataError(
-            f"{root} must have an array for each corruption; missing: {_names(missing, '.npy')}"
+            f"{root} must have an array for each corruption; missing: {abbreviate(missing)}"
         )
     path = root / "labels.npy"
     labels = np.asarray(_read_array(path))
@@ -165,7 +165,7 @@ def _open_folders(
         )
     if missing:
         raise DataError(
-            f"{root} must have a folder for each corruption; missing: {_names(missing)}"
+            f"{root} must have a folder for each corruption; missing: {abbreviate(missing)}"
         )
     for name in corruptions:
         for severity in severities:
@@ -178,7 +178,7 @@ def _open_folders(
             if absent:
                 raise DataError(
                     f"{folder} must have a folder for each class of the run; missing: "
-                    f"{_names(absent)}"
+                    f"{abbreviate(absent)}"
                 )
     return CorruptionFolder(found, class_names)
 
@@ -201,9 +201,3 @@ def _read_array(path: Path) -> Any:
         raise DataError(
             f"{path} must be an array in NumPy's format; it is damaged or in another format"
         ) from None
-
-
-def _names(names: Sequence[str], suffix: str = "") -> str:
-    """Join up to three names, and say how many there are if there are more."""
-    more = f", ... ({len(names)} in all)" if len(names) > 3 else ""
-    return ", ".join(f"{name}{suffix}" for name in names[:3]) + more

@@ -123,14 +123,14 @@ def load_folder(
         if missing := _difference(names, folders):
             raise DataError(
                 f"{split} must have a folder for each of the {len(names)} classes; "
-                f"missing: {_abbreviate(missing)}"
+                f"missing: {abbreviate(missing)}"
             )
     images = _find_images(train, names, root)
     if test is None:
         return images, images.subset(torch.empty(0, dtype=torch.long))
     if classes is None and (unknown := _difference(found[test], names)):
         raise DataError(
-            f"{test} must have only the classes of train; unknown: {_abbreviate(unknown)}"
+            f"{test} must have only the classes of train; unknown: {abbreviate(unknown)}"
         )
     return images, _find_images(test, names, root)
 
@@ -184,7 +184,7 @@ def _find_images(folder: Path, names: Sequence[str], root: Path) -> ImageFiles:
     counts = torch.bincount(labels, minlength=len(names)).tolist()
     if empty := [name for name, count in zip(names, counts, strict=True) if not count]:
         raise DataError(
-            f"{folder} must have images of each class; classes without images: {_abbreviate(empty)}"
+            f"{folder} must have images of each class; classes without images: {abbreviate(empty)}"
         )
     return ImageFiles(tuple(path for path, _ in samples), labels, tuple(names), os.fspath(root))
 
@@ -211,7 +211,7 @@ def _listed_classes(path: Path, folders: Sequence[str]) -> list[str]:
     if not names:
         raise DataError(f"{path} must have one class name per line; it has none")
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
-        raise DataError(f"{path} must list each class once; repeated: {_abbreviate(repeated)}")
+        raise DataError(f"{path} must list each class once; repeated: {abbreviate(repeated)}")
     return names
 
 
@@ -220,6 +220,10 @@ def _difference(names: Sequence[str], others: Sequence[str]) -> list[str]:
     return [name for name in names if name not in known]
 
 
-def _abbreviate(names: Sequence[str]) -> str:
-    """Join up to three names, and say how many there are if there are more."""
+def abbreviate(names: Sequence[str]) -> str:
+    """Join up to three names, and say how many there are if there are more.
+
+    Args:
+        names: The names.
+    """
     return ", ".join(names[:3]) + (f", ... ({len(names)} in all)" if len(names) > 3 else "")

@@ -17,6 +17,7 @@ from protosphere.classifiers import (
 from protosphere.data.loaders import Loader
 from protosphere.data.progress import no_progress, split_progress
 from protosphere.data.sampling import evaluation_slices
+from protosphere.evaluation.average_precision import mean_per_class_accuracy
 from protosphere.evaluation.calibration import (
     adaptive_calibration_error,
     expected_calibration_error,
@@ -182,7 +183,9 @@ def _summarize(
     num_classes, dim = prototypes.shape
     values = {
         "accuracy": _fraction(correct),
-        "balanced_accuracy": _balanced_accuracy(correct, results.labels, num_classes),
+        "balanced_accuracy": mean_per_class_accuracy(
+            results.predictions.cpu(), results.labels.cpu()
+        ),
         # To the CPU first: not every device has float64.
         "loss": float(results.losses.cpu().double().mean()),
         "ece": expected_calibration_error(results.confidences, correct),
@@ -331,15 +334,6 @@ def _nearest_means(
 ) -> Integer[Tensor, "samples"]:
     unit = normalize(features)
     return torch.cdist(unit, means.to(unit)).argmin(1)
-
-
-def _balanced_accuracy(
-    correct: Bool[Tensor, "samples"], labels: Integer[Tensor, "samples"], num_classes: int
-) -> float:
-    labels, correct = labels.cpu(), correct.cpu()
-    counts = torch.bincount(labels, minlength=num_classes).double()
-    num_correct = torch.bincount(labels[correct], minlength=num_classes)
-    return float((num_correct[counts > 0] / counts[counts > 0]).mean())
 
 
 def _fraction(values: Bool[Tensor, "samples"]) -> float:

@@ -24,7 +24,7 @@ from protosphere.recipes.initialization import (
     write_initialization,
 )
 from protosphere.recipes.monitor import BestEvaluation, is_patience_exhausted
-from protosphere.recipes.schema import Recipe, RecipeError, find_difference, recipe_from_yaml
+from protosphere.recipes.schema import Recipe, RecipeError, compare_texts
 from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import (
     Checkpoint,
@@ -268,7 +268,7 @@ def _open_folder(
         The checkpoint to resume from, and whether the run has stopped early before.
     """
     stack.enter_context(folder.lock())
-    folder.start(recipe.to_yaml(), compare=_compare)
+    folder.start(recipe.to_yaml(), compare=compare_texts)
     checkpoint = load_checkpoint(folder.checkpoints)
     if start == "fresh":
         _refuse_a_run(folder)  # Another process may have started one.
@@ -334,10 +334,3 @@ def _device_name(device: torch.device | str) -> str:
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
     return str(device)
-
-
-def _compare(there: str, here: str) -> str | None:
-    try:
-        return find_difference(recipe_from_yaml(there), recipe_from_yaml(here))
-    except RecipeError as error:
-        return str(error)

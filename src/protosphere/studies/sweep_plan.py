@@ -8,12 +8,7 @@ from typing import Literal
 
 from optuna.pruners import BasePruner, MedianPruner, NopPruner
 
-from protosphere.recipes.schema import (
-    Recipe,
-    RecipeError,
-    find_difference,
-    recipe_from_yaml,
-)
+from protosphere.recipes.schema import Recipe, compare_texts
 from protosphere.runs.sweeps import SweepRecord, setting_from_json
 from protosphere.studies.sweep_settings import (
     SweepError,
@@ -129,7 +124,7 @@ def check_plan(study: SweepStudy, plan: SweepRecord, where: str) -> None:
     if stored is None or (not study.num_trials and stored["direction"] == plan.direction):
         study.set_attribute(_PLAN, json.loads(json.dumps(here)))
         return
-    difference = _compare_recipes(stored["recipe"], plan.recipe)
+    difference = compare_texts(stored["recipe"], plan.recipe)
     if difference is None:
         there = {one.key: format_setting(one) for one in map(setting_from_json, stored["settings"])}
         now = {one.key: format_setting(one) for one in plan.settings}
@@ -143,10 +138,3 @@ def check_plan(study: SweepStudy, plan: SweepRecord, where: str) -> None:
                     difference = f"--{name} is {stored[name]} there and {here[name]} here"
     if difference is not None:
         raise SweepError(f"{where} holds another sweep: {difference}")
-
-
-def _compare_recipes(there: str, here: str) -> str | None:
-    try:
-        return find_difference(recipe_from_yaml(there), recipe_from_yaml(here))
-    except RecipeError as error:  # Of another version.
-        return str(error)

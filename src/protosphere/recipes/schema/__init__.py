@@ -4,6 +4,7 @@ from protosphere.recipes.schema.errors import RecipeError
 from protosphere.recipes.schema.recipe import Recipe
 from protosphere.recipes.schema.text import (
     apply_overrides,
+    compare_texts,
     find_difference,
     json_schema,
     recipe_from_yaml,
@@ -14,6 +15,7 @@ __all__ = [
     "Recipe",
     "RecipeError",
     "apply_overrides",
+    "compare_texts",
     "find_difference",
     "json_schema",
     "recipe_from_yaml",

@@ -179,6 +179,19 @@ def _set(content: dict[str, Any], path: Sequence[str], value: Any) -> None:
     section[path[-1]] = value
 
 
+def compare_texts(there: str, here: str) -> str | None:
+    """Return where two recipes in YAML first differ in what they train, or None.
+
+    Args:
+        there: The recipe that is there. It may be of another version: its error is the difference.
+        here: The recipe that is given.
+    """
+    try:
+        return find_difference(recipe_from_yaml(there), recipe_from_yaml(here))
+    except RecipeError as error:
+        return str(error)
+
+
 def find_difference(one: Recipe, other: Recipe) -> str | None:
     """Return where two recipes first differ in what they train, or None.
 
