@@ -10,6 +10,7 @@ from protosphere.runs import RunFolder
 from protosphere.runs.results import read_result
 from protosphere.studies.corruption_summary import reference_of, summarize_corruptions
 from protosphere.studies.corruptions import CorruptionRow
+from table_lines import table_header, table_line
 
 NAMES = {"ce": "CE", "normface": "NormFace", "ntce": "NTCE", "nonl": "NONL", "etf-dr": "ETF + DR"}
 LONG_TAIL_CLASSIFIERS = {
@@ -56,7 +57,7 @@ GROUPS = ("all", "many", "medium", "few")
 def long_tail_table() -> str:
     """Return accuracies on CIFAR-100-LT by classifier and size of the classes, in Markdown."""
     titles = [f"{label}: all (many / medium / few)" for label in LONG_TAIL_CLASSIFIERS.values()]
-    lines = _header("CIFAR-100-LT, ratio 0.01", "seeds", *titles, "paper, head")
+    lines = table_header("CIFAR-100-LT, ratio 0.01", "seeds", *titles, "paper, head")
     for method in LONG_TAIL_METHODS:
         records = _long_tail_records(method)
         if not records:
@@ -66,15 +67,17 @@ def long_tail_table() -> str:
             first, *others = _long_tail_percents(records, classifier)
             cells.append(f"{first} ({' / '.join(others)})")
         paper = paper_value("table6_long_tail", method.replace("-", "_"), "cifar100_lt_0.01")
-        lines.append(_line(NAMES[method], len(records), *cells, paper))
+        lines.append(table_line(NAMES[method], len(records), *cells, paper))
     return "\n".join(lines)
 
 
 def imbalance_table() -> str:
     """Return what helps under imbalance in Markdown: corrected heads of CE, and other losses."""
-    lines = _header("CIFAR-100-LT, ratio 0.01", *GROUPS)
+    lines = table_header("CIFAR-100-LT, ratio 0.01", *GROUPS)
     for title, (method, classifier) in IMBALANCE_ROWS.items():
-        lines.append(_line(title, *_long_tail_percents(_long_tail_records(method), classifier)))
+        lines.append(
+            table_line(title, *_long_tail_percents(_long_tail_records(method), classifier))
+        )
     return "\n".join(lines)
 
 
@@ -101,7 +104,7 @@ def _long_tail_percents(records: list[list[dict[str, Any]]], classifier: str) ->
 
 def noise_table() -> str:
     """Return accuracies under label noise in Markdown."""
-    lines = _header(
+    lines = table_header(
         "CIFAR-100, 60 epochs",
         "head",
         "class means",
@@ -118,7 +121,7 @@ def noise_table() -> str:
             kinds = ("head", "class_means", "whitened_class_means")
             cells = [_percent(rows[kind]["accuracy"]) for kind in kinds]
             title = f"{loss}, {100 * fraction:.0f}% wrong labels"
-            lines.append(_line(title, *cells, _percent(rows["head"]["memorized"])))
+            lines.append(table_line(title, *cells, _percent(rows["head"]["memorized"])))
     return "\n".join(lines)
 
 
@@ -138,8 +141,8 @@ def robustness_table() -> str:
         "relative mCE": [_percent(s.relative_mce) for s in summaries.values()],
     }
     rows |= _unknown_and_calibration("cifar100-{}", "CIFAR-10", methods)
-    lines = _header("CIFAR-100, 100 epochs", *(NAMES[method] for method in methods))
-    return "\n".join([*lines, *(_line(title, *cells) for title, cells in rows.items())])
+    lines = table_header("CIFAR-100, 100 epochs", *(NAMES[method] for method in methods))
+    return "\n".join([*lines, *(table_line(title, *cells) for title, cells in rows.items())])
 
 
 def small_set_table() -> str:
@@ -149,8 +152,8 @@ def small_set_table() -> str:
     errors = [None if record is None else 1 - record["accuracy"] for record in last]
     rows = {"error on clean images": [_percent(error) for error in errors]}
     rows |= _unknown_and_calibration("cifar10-{}", "CIFAR-100", methods)
-    lines = _header("CIFAR-10, 60 epochs", *(NAMES[method] for method in methods))
-    return "\n".join([*lines, *(_line(title, *cells) for title, cells in rows.items())])
+    lines = table_header("CIFAR-10, 60 epochs", *(NAMES[method] for method in methods))
+    return "\n".join([*lines, *(table_line(title, *cells) for title, cells in rows.items())])
 
 
 def _unknown_and_calibration(folder: str, unknown: str, methods: list[str]) -> dict[str, list[str]]:
@@ -175,7 +178,7 @@ def _unknown_and_calibration(folder: str, unknown: str, methods: list[str]) -> d
 
 def few_shot_table() -> str:
     """Return accuracies of class means of a few samples per class in Markdown."""
-    lines = _header("class means / whitened", "shots", *(NAMES[method] for method in METHODS))
+    lines = table_header("class means / whitened", "shots", *(NAMES[method] for method in METHODS))
     for folder, targets in TRANSFERS.items():
         methods = _measured(folder)
         for target, title in targets.items() if methods else ():
@@ -190,13 +193,13 @@ def few_shot_table() -> str:
                     " / ".join(_percent(values.get((method, kind, shots))) for kind in kinds)
                     for method in METHODS
                 ]
-                lines.append(_line("" if shots > 1 else title, shots, *best))
+                lines.append(table_line("" if shots > 1 else title, shots, *best))
     return "\n".join(lines)
 
 
 def transfer_table() -> str:
     """Return accuracies of frozen features on other sets in Markdown."""
-    lines = _header("transfer", "classifier", *(NAMES[method] for method in METHODS))
+    lines = table_header("transfer", "classifier", *(NAMES[method] for method in METHODS))
     for folder, targets in TRANSFERS.items():
         methods = _measured(folder)
         for target, title in targets.items() if methods else ():
@@ -208,13 +211,13 @@ def transfer_table() -> str:
                     if row["classifier"] == classifier
                 }
                 cells = [_percent(values.get(method)) for method in METHODS]
-                lines.append(_line("" if index else title, label, *cells))
+                lines.append(table_line("" if index else title, label, *cells))
     return "\n".join(lines)
 
 
 def convergence_table() -> str:
     """Return both parts of Table 7 in Markdown."""
-    lines = _header("percent (the paper's number)", *CONVERGENCE_METRICS.values())
+    lines = table_header("percent (the paper's number)", *CONVERGENCE_METRICS.values())
     parts = {
         "percent_to_collapse": "95% of collapse, of the run",
         "percent_of_baseline": "CE's last value, of CE's own time",
@@ -228,7 +231,7 @@ def convergence_table() -> str:
                 f"{_number(rows[metric][part])} ({_number(rows[metric][f'paper_{part}'])})"
                 for metric in CONVERGENCE_METRICS
             ]
-            lines.append(_line(f"{NAMES[method]}, {title}", *cells))
+            lines.append(table_line(f"{NAMES[method]}, {title}", *cells))
     return "\n".join(lines)
 
 
@@ -289,11 +292,3 @@ def _percent(value: float | None) -> str:
 
 def _number(value: float | str | None) -> str:
     return f"{value:.1f}" if isinstance(value, float | int) else value or "–"
-
-
-def _line(*cells: object) -> str:
-    return f"| {' | '.join('–' if cell is None else str(cell) for cell in cells)} |"
-
-
-def _header(first: str, *others: str) -> list[str]:
-    return [_line(first, *others), f"|---{'|---:' * len(others)}|"]

@@ -18,6 +18,7 @@ from protosphere.studies.corruption_summary import reference_of, summarize_corru
 from protosphere.studies.corruptions import CorruptionRow
 from reproduction_claims import gain_verdict
 from reproduction_tables import METRICS
+from table_lines import table_header, table_line
 
 NAMES = {"ce": "CE", "normface": "NormFace", "ntce": "NTCE", "nonl": "NONL"}
 # 95% of the rank of the class means of a simplex of 100 classes.
@@ -28,10 +29,10 @@ MATCHING = 0.5
 
 def accuracy_table() -> str:
     """Return accuracies on CIFAR-100 by settings beside the paper's Table 1, in Markdown."""
-    lines = _header("test accuracy on CIFAR-100 in %", *NAMES.values(), "NONL − CE")
+    lines = table_header("test accuracy on CIFAR-100 in %", *NAMES.values(), "NONL − CE")
     for title, values in _accuracies().items():
         cells = [_percent(values[loss]) if loss in values else "–" for loss in NAMES]
-        lines.append(_line(title, *cells, f"{100 * (values['nonl'] - values['ce']):+.1f}"))
+        lines.append(table_line(title, *cells, f"{100 * (values['nonl'] - values['ce']):+.1f}"))
     return "\n".join(lines)
 
 
@@ -68,24 +69,26 @@ def _accuracies() -> dict[str, dict[str, float]]:
 
 def collapse_table() -> str:
     """Return the metrics of Table 3 on CIFAR-100, ours and the paper's, in Markdown."""
-    lines = _header("after 100 epochs (paper: 1000)", *(title for title, *_ in METRICS.values()))
+    lines = table_header(
+        "after 100 epochs (paper: 1000)", *(title for title, *_ in METRICS.values())
+    )
     for loss, name in NAMES.items():
         record = runs.evaluations(f"cifar100-{loss}")[-1]
         cells = []
         for column, (_, metric, digits) in METRICS.items():
             paper = paper_value("table3_nc_metrics_train", "cifar100", loss, column)
             cells.append(f"{record[metric]:.{digits}f} ({_number(paper, digits)})")
-        lines.append(_line(name, *cells))
+        lines.append(table_line(name, *cells))
     return "\n".join(lines)
 
 
 def behaviors_table() -> str:
     """Return the verdicts on the paper's expected behaviors in Markdown."""
     folders = [runs.RUNS, benefits.RESULTS, reproduction.RESULTS]
-    lines = [_line("behavior", "what", "runs", "verdict", "evidence"), "|---|---|---|---|---|"]
+    lines = [table_line("behavior", "what", "runs", "verdict", "evidence"), "|---|---|---|---|---|"]
     for check in check_behaviors(folders).checks:
         lines.append(
-            _line(
+            table_line(
                 check.behavior,
                 check.statement,
                 check.setting,
@@ -99,9 +102,9 @@ def behaviors_table() -> str:
 def claims_table() -> str:
     """Return each claim of the paper with its number, ours and a verdict, in Markdown."""
     lines = [
-        _line("claim", "paper", "ours", "settings", "verdict"),
+        table_line("claim", "paper", "ours", "settings", "verdict"),
         "|---|---|---|---|---|",
-        *(_line(*claim) for claim in _claims()),
+        *(table_line(*claim) for claim in _claims()),
     ]
     return "\n".join(lines)
 
@@ -380,11 +383,3 @@ def behaviors_source() -> str:
 
 def _number(value: Any, digits: int = 1) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
-
-
-def _line(*cells: object) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-def _header(first: str, *others: str) -> list[str]:
-    return [_line(first, *others), f"|---{'|---:' * len(others)}|"]

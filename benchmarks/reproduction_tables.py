@@ -36,6 +36,7 @@ from reproduction import (
     length_run,
     run_name,
 )
+from table_lines import table_header, table_line
 
 # Columns of Table 3: title, name of the metric in a run, decimals.
 METRICS = {
@@ -71,7 +72,7 @@ def length_table() -> str:
     """Return accuracy and Table 3's metrics of the long runs on CIFAR-100 in Markdown."""
     found = _length_folders()
     titles = (title for title, *_ in METRICS.values())
-    lines = _header("CIFAR-100", "test accuracy", *titles)
+    lines = table_header("CIFAR-100", "test accuracy", *titles)
     for loss in LENGTH_LOSSES:
         table = "table3_nc_metrics_train"
         paper = [
@@ -79,12 +80,14 @@ def length_table() -> str:
             for column, (_, _, digits) in METRICS.items()
         ]
         accuracy = _number(paper_value("table1_classifier_accuracy", loss, "cifar100"))
-        lines.append(_line(f"{NAMES[loss]}, **the paper**, 1000 epochs", accuracy, *paper))
+        lines.append(table_line(f"{NAMES[loss]}, **the paper**, 1000 epochs", accuracy, *paper))
         for group, title in LENGTH_TITLES.items():
             if (group, loss) in found:
                 record = _last(found[group, loss])
                 cells = [f"{record[metric]:.{digits}f}" for _, metric, digits in METRICS.values()]
-                lines.append(_line(f"{NAMES[loss]}, {title}", _percent(record["accuracy"]), *cells))
+                lines.append(
+                    table_line(f"{NAMES[loss]}, {title}", _percent(record["accuracy"]), *cells)
+                )
     return "\n".join(lines)
 
 
@@ -99,18 +102,18 @@ def convergence_table() -> str:
         "percent_to_collapse": ("95% of collapse, of the run", "to_95_percent_nc"),
         "percent_of_baseline": ("CE's last value, of CE's own time", "to_ce_final"),
     }
-    lines = _header("percent", *CONVERGENCE_METRICS.values())
+    lines = table_header("percent", *CONVERGENCE_METRICS.values())
     for part, (what, key) in parts.items():
         paper = [
             _number(paper_value("table7_convergence_percent", key, "nonl", metric))
             for metric in CONVERGENCE_METRICS
         ]
-        lines.append(_line(f"NONL until {what}: **the paper**, 1000 epochs", *paper))
+        lines.append(table_line(f"NONL until {what}: **the paper**, 1000 epochs", *paper))
         for group, title in LENGTH_TITLES.items():
             times = convergence_times(group, part)
             if times:
                 cells = [_number(times[metric]) for metric in CONVERGENCE_METRICS]
-                lines.append(_line(f"NONL until {what}: {title}", *cells))
+                lines.append(table_line(f"NONL until {what}: {title}", *cells))
     if not any(convergence_times(group, part) for group in LENGTHS for part in parts):
         raise FileNotFoundError("no pair of long runs is among the results")
     return "\n".join(lines)
@@ -170,7 +173,7 @@ def cifar10_table() -> str:
     numbers = _read("table3", CIFAR10_EPOCHS, rows=[f"cifar10 {row}" for row in rows])
     _require(numbers)
     titles = (title for title, *_ in METRICS.values())
-    lines = _header("CIFAR-10, 100 epochs (paper: 1000)", "test accuracy", *titles)
+    lines = table_header("CIFAR-10, 100 epochs (paper: 1000)", "test accuracy", *titles)
     for row, title in rows.items():
         own = {number.column: number for number in numbers if number.row == f"cifar10 {row}"}
         if all(number.value is None for number in own.values()):
@@ -178,7 +181,7 @@ def cifar10_table() -> str:
         if row in CONTRASTIVE_ROWS:
             accuracies[row] = _contrastive_numbers()[row.removeprefix("scl_")]
         cells = [_beside(own[column], METRICS[column][2]) for column in METRICS]
-        lines.append(_line(title, _beside(accuracies[row]), *cells))
+        lines.append(table_line(title, _beside(accuracies[row]), *cells))
     return "\n".join(lines)
 
 
@@ -203,7 +206,7 @@ def cifar10_accuracies() -> dict[str, tuple[float, float]]:
 
 def nearest_classes_table() -> str:
     """Return which two classes of CIFAR-10 have the nearest prototypes, in Markdown."""
-    lines = _header(
+    lines = table_header(
         "CIFAR-10, 100 epochs",
         "temperature",
         "training accuracy",
@@ -221,7 +224,7 @@ def nearest_classes_table() -> str:
         pair = f"{CIFAR10_CLASSES[first]} and {CIFAR10_CLASSES[second]}"
         accuracy = [_percent(arrays["class_accuracy"][index]) for index in (first, second)]
         lines.append(
-            _line(
+            table_line(
                 NAMES[loss],
                 getattr(read_run_recipe(RunFolder(folder)).loss, "temperature", "–"),
                 _percent(_last(folder)["train_accuracy"]),
@@ -238,12 +241,14 @@ def nearest_classes_table() -> str:
 def contrastive_table() -> str:
     """Return Tables 2 and 14 for CIFAR-10 in Markdown."""
     numbers = _contrastive_numbers()
-    lines = _header("SCL on CIFAR-10, 100 epochs", "test accuracy", "paper", "passes", "seconds")
+    lines = table_header(
+        "SCL on CIFAR-10, 100 epochs", "test accuracy", "paper", "passes", "seconds"
+    )
     for row, title in PROBE_TITLES.items():
         if numbers[row].value is not None:
             result = _find_probe(row)
             cells = [_number(numbers[row].value), _number(numbers[row].paper)]
-            lines.append(_line(title, *cells, result.num_passes, f"{result.seconds:.1f}"))
+            lines.append(table_line(title, *cells, result.num_passes, f"{result.seconds:.1f}"))
     return "\n".join(lines)
 
 
@@ -297,10 +302,10 @@ def temperature_table() -> str:
     values = temperature_accuracies()
     if not values:
         raise FileNotFoundError("no run of Table 9 is among the results")
-    lines = _header("NONL on CIFAR-100, temperature", *(f"{value:g}" for value in values))
+    lines = table_header("NONL on CIFAR-100, temperature", *(f"{value:g}" for value in values))
     ours, paper = (map(_number, numbers) for numbers in zip(*values.values(), strict=True))
-    lines.append(_line("**the paper**, 1000 epochs", *paper))
-    lines.append(_line(f"ours, {GRID_EPOCHS} epochs", *ours))
+    lines.append(table_line("**the paper**, 1000 epochs", *paper))
+    lines.append(table_line(f"ours, {GRID_EPOCHS} epochs", *ours))
     return "\n".join(lines)
 
 
@@ -311,10 +316,12 @@ def phase_table() -> str:
     numbers = _read("figure3-cifar100", GRID_EPOCHS, rows=rows, columns=columns)
     others = [number for number in numbers if number.row != "nonl 512"]
     _require(others)
-    lines = _header("NONL on CIFAR-100, batch size", *(f"temperature {name}" for name in columns))
+    lines = table_header(
+        "NONL on CIFAR-100, batch size", *(f"temperature {name}" for name in columns)
+    )
     for row in rows:
         own = {number.column: _number(number.value) for number in numbers if number.row == row}
-        lines.append(_line(row.removeprefix("nonl "), *(own[name] for name in columns)))
+        lines.append(table_line(row.removeprefix("nonl "), *(own[name] for name in columns)))
     return "\n".join(lines)
 
 
@@ -387,11 +394,3 @@ def _number(value: Any, digits: int = 1) -> str:
 
 def _percent(value: float) -> str:
     return _number(100 * float(value))
-
-
-def _line(*cells: object) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-def _header(first: str, *others: str) -> list[str]:
-    return [_line(first, *others), f"|---{'|---:' * len(others)}|"]

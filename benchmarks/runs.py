@@ -12,6 +12,7 @@ from typing import Any
 
 import benefits_tables
 import verdict
+from table_lines import table_header
 
 RESULTS = Path(__file__).parent / "results"
 RUNS = RESULTS / "runs"
@@ -66,7 +67,7 @@ def evaluations(folder: str) -> list[dict[str, Any]]:
 
 def table() -> str:
     """Return the final metrics of all runs as a Markdown table."""
-    lines = _header("recipe", "epochs", *(heading for heading, _ in COLUMNS.values()))
+    lines = table_header("recipe", "epochs", *(heading for heading, _ in COLUMNS.values()))
     for folder, label in LABELS.items():
         record = evaluations(folder)[-1]
         values = [
@@ -84,7 +85,7 @@ def source() -> str:
 
 def mixup_table() -> str:
     """Return NONL's accuracy with mixup by the weights of negatives as a Markdown table."""
-    lines = _header("weight as a negative", *(f"seed {seed}" for seed in MIXUP_SEEDS))
+    lines = table_header("weight as a negative", *(f"seed {seed}" for seed in MIXUP_SEEDS))
     for folder, label in MIXUP.items():
         records = [evaluations(f"{folder}-{seed}")[-1] for seed in MIXUP_SEEDS]
         cells = [
@@ -109,7 +110,7 @@ def classifiers_table() -> str:
         for folder in {folder for folder, _ in FEATURES}
         for row in probe_results(folder)
     }
-    lines = _header("classifier", "passes over the training images", *FEATURES.values())
+    lines = table_header("classifier", "passes over the training images", *FEATURES.values())
     for name, label in CLASSIFIERS.items():
         rows = [results.get((*place, name)) for place in FEATURES]
         (num_passes,) = {row["num_passes"] for row in rows if row}
@@ -144,7 +145,7 @@ def summary_table() -> str:
         "40% of the training labels wrong: test accuracy": benefits_tables.wrong_labels(0.4),
         "frozen features on CIFAR-10: logistic regression": benefits_tables.transfer("cifar10"),
     }
-    lines = _header("CIFAR-100, ResNet-18", *SUMMARY_LOSSES.values())
+    lines = table_header("CIFAR-100, ResNet-18", *SUMMARY_LOSSES.values())
     for title, cells in rows.items():
         lines.append(f"| {title} | {' | '.join(cells.get(loss, '–') for loss in SUMMARY_LOSSES)} |")
     return "\n".join(lines)
@@ -162,7 +163,7 @@ def summary_source() -> str:
 def accuracy_table() -> str:
     """Return the accuracies of runs whose folders were not kept as a Markdown table."""
     cases = json.loads((RESULTS / "accuracy.json").read_text())["cases"]
-    lines = _header("settings", *SUMMARY_LOSSES.values(), "other")
+    lines = table_header("settings", *SUMMARY_LOSSES.values(), "other")
     for title, values in cases.items():
         percent = _percent(values)
         others = [f"{name}: {percent[name]}" for name in values if name not in SUMMARY_LOSSES]
@@ -186,10 +187,6 @@ def probe_results(folder: str) -> list[dict[str, Any]]:
 def _percent(values: dict[str, float]) -> dict[str, str]:
     # Accuracies are whole numbers of images: 69.55 must not become 69.5 because of its last bit.
     return {name: f"{100 * value + 1e-9:.1f}" for name, value in values.items()}
-
-
-def _header(first: str, *others: str) -> list[str]:
-    return [f"| {' | '.join((first, *others))} |", f"|---{'|---:' * len(others)}|"]
 
 
 def _origin(folders: list[str], conditions: str) -> str:
