@@ -5,7 +5,8 @@ without mixup, since mixed images have no single class. At the end of each epoch
 eight training batches are measured, the same augmented images each time, with the weights that are
 trained (not their moving average) and batch norm in training mode. Training is the same as without
 it, bit for bit on a CPU. The measurements are records of the kind "dynamics" in metrics.jsonl of
-the run. Runs that were interrupted continue; losses that are among the results are not run again.
+the run. Runs that were interrupted continue; losses that are among the results of a GPU are not run
+again.
 
     python benchmarks/dynamics.py DATA --runs RUNS [--seconds 500]
     python benchmarks/dynamics.py DATA --runs RUNS --collect
@@ -333,9 +334,10 @@ def collect(runs: Path) -> None:
     """Add the complete runs to the results of a GPU or to those of a CPU."""
     folders = {method: runs / _run_name(method) for method in METHODS}
     folders = {method: folder for method, folder in folders.items() if is_trained(folder)}
-    if not folders:
-        raise SystemExit(f"{runs} must have complete runs of this benchmark; there are none")
-    machine = json.loads((next(reversed(folders.values())) / "machine.json").read_text())
+    machines = [json.loads((path / "machine.json").read_text()) for path in folders.values()]
+    if len({machine["device"] for machine in machines}) != 1:
+        raise SystemExit(f"{runs} must have complete runs of this benchmark, all of one device")
+    machine = machines[-1]
     path = RESULTS.with_stem(f"{RESULTS.stem}-cpu") if machine["device"] == "cpu" else RESULTS
     old = _known_results(path)["rows"]
     rows: list[dict[str, Any]] = []

@@ -91,14 +91,16 @@ def run_job(job: Job, data: Path, runs: Path, device: str, extra: tuple[str, ...
         for command in commands:
             begun = time.perf_counter()
             try:
-                app([*command, "--device", device], standalone_mode=False)
-            except BaseException as error:  # typer.Exit of a refused command, or any defect
+                status = app([*command, "--device", device], standalone_mode=False)
+            except BaseException as error:
                 log.write(f"{' '.join(command[:3])}: {type(error).__name__}: {error}\n")
-                return f"{job.name}: {command[1]} failed, see {log.name}"
+                status = 1
             log.write(f"{' '.join(command[:2])}: {time.perf_counter() - begun:.1f} s\n")
             log.flush()
             if not is_trained(out):
                 return f"{job.name}: not trained to the end, see {log.name}"
+            if status:
+                return f"{job.name}: {command[1]} failed, see {log.name}"
         if job.finish is not None:
             try:
                 job.finish(out, device)

@@ -8,7 +8,7 @@ Claim = tuple[str, str, str, str, str]
 PROPOSED = ("ntce", "nonl")
 # The range of temperatures that work in the paper, and by how many points they may be behind.
 WORKING_RANGE, WORKING_POINTS = (0.07, 0.2), 2.0
-# Accuracies of single seeds that differ by no more points are not different.
+# A difference of at most so many points is no difference.
 CLEAR = 0.5
 
 
@@ -74,10 +74,10 @@ def cifar10_claim() -> Claim:
 
 
 def gain_verdict(gain: float) -> str:
-    """Return the verdict on a gain of one seed over CE.
+    """Return the verdict on a claimed gain; at most ``CLEAR`` points are no difference.
 
     Args:
-        gain: The difference in points.
+        gain: The gain in points.
     """
     if abs(gain) <= CLEAR:
         return "no difference"

@@ -211,9 +211,14 @@ def means(metric: str) -> dict[str, float]:
     return {loss: found[_name(loss)] for loss in LOSSES if _name(loss) in found}
 
 
-def num_seeds() -> str:
-    """Return how many seeds the losses of the group short have, such as "5" or "3 or 4"."""
-    numbers = {row.num_seeds for row in read("short").summaries}
+def num_seeds(*losses: str) -> str:
+    """Return how many seeds losses of the group short have, such as "5" or "3 or 4".
+
+    Args:
+        losses: The losses; all if there are none.
+    """
+    names = {_name(loss) for loss in losses or LOSSES}
+    numbers = {row.num_seeds for row in read("short").summaries if row.method in names}
     return " or ".join(map(str, sorted(numbers)))
 
 

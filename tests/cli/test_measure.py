@@ -195,6 +195,10 @@ def test_features_of_a_relu_are_recognized(content: Arrays, tmp_path: Path) -> N
             {"class_names": np.array(list("abcd")), "prototypes": np.eye(3, 8, dtype=np.float32)},
             "class names must be one per class, 3 in total, got 4",
         ),
+        (
+            {"class_names": np.array(list("abc")), "prototypes": np.eye(4, 8, dtype=np.float32)},
+            "class names must be one per class, 4 in total, got 3",
+        ),
     ],
 )
 def test_arrays_that_are_refused(

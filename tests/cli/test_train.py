@@ -1,7 +1,9 @@
 """``protosphere train``: from a recipe to a run folder; stopped, resumed, refused."""
 
 import shutil
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -87,6 +89,28 @@ def test_a_resumed_run_says_where_it_continues(tmp_path: Path) -> None:
     assert "\nResumed from step 2\n" in run_command(*command, "--resume")
     expected = f"Nothing left to do: {tmp_path / 'run'} has all 3 epochs\n"
     assert run_command(*command, "--resume") == expected
+
+
+@pytest.mark.parametrize(("epoch", "status"), [(1, 1), (3, 0)])
+def test_the_exit_status_says_whether_a_signal_stopped_training(
+    epoch: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = RunFolder.log
+
+    def log_and_interrupt(folder: RunFolder, record: Any) -> None:
+        log(folder, record)
+        if (record["kind"], record["epoch"]) == ("train", epoch):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(RunFolder, "log", log_and_interrupt)
+    command = ["train", "digits-ce", "--out", tmp_path / "run", *SHORT, *TINY]
+    result = invoke(*command)
+    assert result.exit_code == status, result.output
+    last = result.output.splitlines()[-1]
+    assert last.startswith("Stopped at step 2 with a checkpoint" if status else "Done.")
+    if status:
+        monkeypatch.undo()
+        assert "Done." in run_command(*command, "--resume")
 
 
 def test_a_validation_figure_is_called_validation_accuracy(tmp_path: Path) -> None:

@@ -351,5 +351,7 @@ def test_runs_on_a_cpu_are_results_of_their_own(
     assert dynamics.source(results) == "cpu, torch 2, one seed; commit abc."
     assert not (tmp_path / "dynamics.json").exists()
     assert len(dynamics.missing_jobs()) == len(dynamics.METHODS)
-    with pytest.raises(SystemExit, match="complete runs"):
-        dynamics.collect(tmp_path / "no-runs")
+    _log_run(dynamics, tmp_path / "runs", "ntce")
+    for runs in ("no-runs", "runs"):  # None, or runs of two devices.
+        with pytest.raises(SystemExit, match=r"must have complete runs .* all of one device"):
+            dynamics.collect(tmp_path / runs)

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -196,3 +197,29 @@ def test_runs_of_another_temperature_are_not_among_those_of_the_long_tail(
             row["accuracy"] = 0.99
         path.write_text(json.dumps(content))
     assert (tables.long_tail(), tables.long_tail_table()) == expected
+
+
+@pytest.mark.parametrize("against", ["nothing-of-this-name", None])
+def test_a_job_is_done_only_if_its_benchmarks_succeed(
+    import_benchmark: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    against: str | None,
+) -> None:
+    jobs = import_benchmark("jobs")
+    monkeypatch.setattr(runner, "train", runner.train)  # The job changes it.
+    labels = np.arange(40) % 10
+    images = np.zeros((40, 8, 8), np.uint8) + labels[:, None, None].astype(np.uint8)
+    file = tmp_path / "gray.npz"
+    np.savez(file, x_train=images, y_train=labels, x_test=images, y_test=labels)
+    job = jobs.Job(
+        "group",
+        "name",
+        "digits-ce",
+        "gray",
+        ("schedule={name: constant, epochs: 1}",),
+        benchmarks=() if against is None else (("ood", "--against", against),),
+    )
+    result = jobs.run_job(job, tmp_path, tmp_path, "cpu", ())
+    assert result.startswith("name: done" if against is None else "name: ood failed")
+    assert (tmp_path / "name" / "done").exists() == (against is None)

@@ -290,6 +290,84 @@ def test_negatives_are_compared_with_the_same_seed(
     assert claim[-1] == f"**{verdict}**"
 
 
+def _claims(claims: ModuleType, beginning: str) -> tuple[str, ...]:
+    """Return the one claim that begins with some words."""
+    (found,) = (claim for claim in claims._claims() if claim[0].startswith(beginning))
+    return tuple(found)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "verdict"), [(0.77, "no difference"), (0.78, "held"), (0.74, "not held")]
+)
+def test_verdicts_with_equal_tuning_follow_the_comparison(
+    import_benchmark: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    accuracy: float,
+    verdict: str,
+) -> None:
+    claims = import_benchmark("paper_claims")
+    means = {"ce": 0.768, "normface": 0.768, "ntce": accuracy, "nonl": accuracy}
+    monkeypatch.setattr(claims.verdict, "means", lambda metric: means)
+    assert _claims(claims, "NTCE improves")[-1].endswith(f"with equal tuning **{verdict}**")
+    assert _claims(claims, "NONL is more accurate than CE over")[-1] == f"**{verdict}**"
+
+
+@pytest.mark.parametrize(
+    ("ntce", "class_means", "verdict"),
+    [
+        ("44.0", "43.0", "**held**"),
+        ("44.0", "45.0", "**held**; class means of CE are better"),
+        ("40.4", "43.0", "**no difference**"),
+        ("38.0", "39.0", "**not held**"),
+    ],
+)
+def test_the_verdict_on_imbalance_needs_both_losses(
+    import_benchmark: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    ntce: str,
+    class_means: str,
+    verdict: str,
+) -> None:
+    claims = import_benchmark("paper_claims")
+    cells = {"ce": f"40.0 / {class_means}", "ntce": f"{ntce} / 44.0", "nonl": "44.0 / 44.0"}
+    monkeypatch.setattr(claims.benefits_tables, "long_tail", lambda: cells)
+    assert _claims(claims, "Gains under class imbalance")[-1] == verdict
+
+
+@pytest.mark.parametrize(
+    ("mce", "verdict"), [(0.95, "held"), (1.0, "no difference"), (1.02, "not held")]
+)
+def test_the_verdicts_on_corruptions_and_transfer_need_both_losses(
+    import_benchmark: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    mce: float,
+    verdict: str,
+) -> None:
+    claims = import_benchmark("paper_claims")
+    found = iter([SimpleNamespace(mce=0.9), SimpleNamespace(mce=mce)])
+    monkeypatch.setattr(claims, "summarize_corruptions", lambda *_: next(found))
+    one = {"ce": 0.7, "ntce": 0.8, "nonl": 0.7 + (1 - mce)}
+    monkeypatch.setattr(claims, "_transfers", lambda: [one])
+    *_, transfer, corruptions = claims._downstream_claims()
+    assert transfer[-1] == corruptions[-1] == f"**{verdict}**"
+    found = iter([SimpleNamespace(mce=0.9), SimpleNamespace(mce=None)])
+    with pytest.raises(ValueError, match="must be measured"):
+        list(claims._downstream_claims())
+
+
+def test_runs_of_full_length_decide(import_benchmark: Callable[[str], ModuleType]) -> None:
+    claims = import_benchmark("paper_claims")
+    assert claims.short_and_long(True) == "**held**"
+    assert claims.short_and_long(False) == "**not held**"
+    assert claims.short_and_long(False, True) == "**held** at full length"
+    assert claims.short_and_long(True, False) == "**not held** at full length"
+    assert claims.fast_verdict([4, 5], None) == "**held**"
+    assert claims.fast_verdict([3, 5], None) == "**partly**"
+    assert claims.fast_verdict([0, 0], None) == "**not held**"
+    assert claims.fast_verdict([0, 0], 4) == "NONL **held** at full length"
+    assert claims.fast_verdict([5, 5], 3) == "NONL **not held** at full length"
+
+
 @pytest.mark.parametrize(
     ("gain", "verdict"),
     [

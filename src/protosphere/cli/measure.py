@@ -127,6 +127,8 @@ def measure(
             content = read_features(path, **given)
         names = _read_class_names(class_names, content)
         content, names = _index_labels(path, content, names)
+        if content.prototypes is not None:
+            _check_class_names(names, len(content.prototypes), exactly=True)
         used_bias = content.bias if space == "raw" else None
         with progress_bar("measuring") as progress:
             measurement = measure_detailed(
@@ -141,7 +143,7 @@ def measure(
                 memory_budget=memory_budget,
                 progress=progress,
             )
-        _check_class_names(names, measurement, content)
+        _check_class_names(names, max(measurement.classes) + 1)
         if plot is not None:
             _plot(plot, measurement, content, names, path)
     record = to_record(path, measurement, space, names)
@@ -228,18 +230,11 @@ def _read_class_names(path: Path | None, content: "FeatureFile") -> list[str] | 
         ) from error
 
 
-def _check_class_names(
-    names: list[str] | None, measurement: "Measurement", content: "FeatureFile"
-) -> None:
-    if names is None:
+def _check_class_names(names: list[str] | None, num_classes: int, *, exactly: bool = False) -> None:
+    """Check that there are enough names, or exactly as many as classes.
+
+    Without prototypes there may be more names: those of classes without samples.
+    """
+    if names is None or len(names) == num_classes or (len(names) > num_classes and not exactly):
         return
-    num_classes = max(measurement.classes) + 1
-    # Without prototypes there may be more names: those of classes without samples.
-    is_wrong = len(names) < num_classes
-    if content.prototypes is not None:
-        num_classes = len(content.prototypes)
-        is_wrong = len(names) != num_classes
-    if is_wrong:
-        raise ValueError(
-            f"class names must be one per class, {num_classes} in total, got {len(names)}"
-        )
+    raise ValueError(f"class names must be one per class, {num_classes} in total, got {len(names)}")

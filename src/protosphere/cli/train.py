@@ -55,7 +55,8 @@ def train(
 
     With --resume, RECIPE may be omitted: the run continues with its own recipe.
 
-    The exit status is 0 if training is complete, and 1 if SIGTERM or Ctrl-C stopped it.
+    The exit status is 1 if SIGTERM or Ctrl-C stopped training before its end,
+    unless several processes train.
     """
     from protosphere.cli.errors import report_errors
 
@@ -83,7 +84,8 @@ def train(
                 )
         except PeerError:
             raise typer.Exit(1) from None  # The process that failed has said why.
-    if not complete:
+    # Torchrun would take another status for a failure, and start the processes again.
+    if not complete and world.size == 1:
         raise typer.Exit(1)
 
 
@@ -245,8 +247,9 @@ def _follow(
 
 
 def _is_unfinished(last: "Event", recipe: "Recipe") -> bool:
-    """Whether a signal stopped training before its last epoch."""
-    return last.progress.stopping and last.progress.epoch < recipe.schedule.epochs
+    """Whether a signal stopped training before its end."""
+    at_end = last.stopped_early or last.progress.epoch == recipe.schedule.epochs
+    return last.progress.stopping and not at_end
 
 
 def _best(event: "Event", recipe: "Recipe") -> str:

@@ -287,12 +287,12 @@ class _Sweep:
             should_stop=self.should_stop,
         ):
             epoch = event.progress.epoch
+            is_over = epoch == epochs or event.stopped_early
             if event.metrics is not None:
                 self.study.report(trial, round(epoch), event.metrics[metric])
-                is_over = epoch == epochs or event.stopped_early
                 if not is_over and trial.should_prune():
                     return _Outcome(metrics=self._metrics(run))
-            if event.progress.stopping and epoch < epochs:
+            if event.progress.stopping and not is_over:
                 return None
             yield epoch / epochs
         value = self._value(recipe, run)
