@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -199,6 +200,17 @@ def test_a_killed_worker_changes_nothing_and_fewer_processes_can_continue(
     assert event.progress.step == steps[-1]
     assert event.metrics is not None
     assert event.metrics["accuracy"] > 0.85
+
+
+def test_processes_that_are_asked_to_stop_are_not_started_again(tmp_path: Path) -> None:
+    options = ["--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    log, arguments = tmp_path / "log", _arguments(tmp_path / "run", SETTINGS)
+    status = run_elastic(options, arguments, log, killed=1, number=signal.SIGTERM)
+    output = log.read_text()
+    assert status == 0, output
+    assert output.count("on 2 processes (cpu)") == 1
+    assert output.count("Stopped at step") == 1
+    assert "Done." not in output
 
 
 @pytest.mark.whole_program

@@ -14,20 +14,28 @@ from support.processes import forkserver_context
 _TIMEOUT = 240
 
 
-def run_elastic(options: list[str], arguments: list[str], output: Path, *, killed: int) -> int:
+def run_elastic(
+    options: list[str],
+    arguments: list[str],
+    output: Path,
+    *,
+    killed: int,
+    number: signal.Signals = signal.SIGKILL,
+) -> int:
     """Run a command as ``torchrun [options] -m protosphere [arguments]`` would.
 
     Args:
         options: Options of torchrun.
         arguments: Arguments of the command.
         output: File for what the launcher and its workers print.
-        killed: Rank that kills itself with SIGKILL after its first epoch, at the first attempt.
+        killed: Rank that sends itself a signal after its first epoch, at the first attempt.
+        number: The signal.
 
     Returns:
         The exit status of the launcher.
     """
     launcher = forkserver_context().Process(
-        target=_launch, args=(options, arguments, str(output), killed)
+        target=_launch, args=(options, arguments, str(output), killed, number)
     )
     launcher.start()
     launcher.join(timeout=_TIMEOUT)
@@ -40,13 +48,15 @@ def run_elastic(options: list[str], arguments: list[str], output: Path, *, kille
     return launcher.exitcode
 
 
-def _launch(options: list[str], arguments: list[str], output: str, killed: int) -> None:
+def _launch(
+    options: list[str], arguments: list[str], output: str, killed: int, number: signal.Signals
+) -> None:
     from torch.distributed import run
     from torch.distributed.launcher.api import elastic_launch
 
     def launch_copies(config: Any, entrypoint: str) -> Callable[..., Any]:
         assert entrypoint == sys.executable
-        return lambda *_: elastic_launch(config, _work)(arguments, output, killed)
+        return lambda *_: elastic_launch(config, _work)(arguments, output, killed, number)
 
     _print_to(output)
     forkserver_context()  # The launcher has a server of its own.
@@ -54,7 +64,7 @@ def _launch(options: list[str], arguments: list[str], output: str, killed: int) 
         run.main([*options, "--start-method=forkserver", "-m", "protosphere", *arguments])
 
 
-def _work(arguments: list[str], output: str, killed: int) -> None:
+def _work(arguments: list[str], output: str, killed: int, number: signal.Signals) -> None:
     """The command in a worker, as its module runs it."""
     from protosphere.cli.app import run
     from protosphere.recipes import runner
@@ -66,7 +76,7 @@ def _work(arguments: list[str], output: str, killed: int) -> None:
     def run_until_killed(*args: Any, **options: Any) -> Iterator[runner.Event]:
         for event in run_recipe(*args, **options):
             if event.progress.at_epoch_end:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), number)
             yield event
 
     is_killed = os.environ["RANK"] == str(killed)
