@@ -2,14 +2,16 @@
 
 A job that was interrupted continues where it stopped, also within its training. Jobs run in
 processes of their own, of which one trains at a time: several at once on one GPU are slower,
-3 × 26,000 images a second instead of 84,000. The others start up and compile meanwhile, or
-benchmark what they have trained.
+3 × 26,000 images a second instead of 84,000. Of the others one starts up and compiles meanwhile,
+and others benchmark what they have trained. Of three processes that compiled at the same time with
+torch 2.11, one never ended, twice; one process at a time never did this.
 """
 
 import argparse
 import contextlib
 import fcntl
 import json
+import math
 import multiprocessing
 import os
 import threading
@@ -31,9 +33,11 @@ from protosphere.training import Progress
 
 # Time to save checkpoints once time is up.
 _GRACE_SECONDS = 20.0
-# Locked by the job that trains.
-_TURN = "turn.lock"
-_TURN_SECONDS = 0.05
+# Locked by the job that starts up until its first report, and by the job that trains.
+_STARTUP, _TURN = "startup.lock", "turn.lock"
+_POLL_SECONDS = 0.05
+# After this time a job starts up although another one has not ended to.
+_STARTUP_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def run_job(job: Job, data: Path, runs: Path, device: str, extra: tuple[str, ...
         commands.append(["benchmark", *places, str(out)])
     if job.prepare is not None:
         job.prepare()
-    take_turns(runs / _TURN)
+    take_turns(runs)
     log = (runs / f"{job.name}.log").open("a")
     with log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
         for command in commands:
@@ -111,37 +115,42 @@ def run_job(job: Job, data: Path, runs: Path, device: str, extra: tuple[str, ...
     return f"{job.name}: done in {time.perf_counter() - started:.0f} s"
 
 
-def take_turns(path: Path) -> None:
-    """Let runs of this process train only while they hold a lock, from their first report on.
+def take_turns(folder: Path) -> None:
+    """Let runs of this process start up and then train only while no other process does.
 
-    Until then, steps are compiled, which takes the GPU little. Time that a run waits is not part of
-    its images per second.
+    A run starts up until its first report: it compiles, which takes the GPU little, and trains an
+    epoch. Time that a run waits is not part of its images per second.
 
     Args:
-        path: File to lock.
+        folder: Folder of the files to lock.
     """
     train = runner.train
 
     def train_in_turn(*arguments: Any, **options: Any) -> Iterator[Progress]:
         should_stop = options.get("should_stop", lambda: False)
-        with path.open("w") as turn:  # Closed, it is unlocked.
+        startup, turn = (folder / _STARTUP).open("w"), (folder / _TURN).open("w")
+        with startup, turn:  # Closed, they are unlocked.
+            _wait(startup, should_stop, _STARTUP_SECONDS)
             has_turn = False
             for progress in train(*arguments, **options):
+                startup.close()
                 yield progress
-                while not has_turn and not should_stop():
-                    has_turn = _lock(turn)
+                has_turn = has_turn or _wait(turn, should_stop)
 
     runner.train = train_in_turn
 
 
-def _lock(file: IO[str]) -> bool:
-    """Lock a file if no other process has; otherwise wait a moment and return False."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        time.sleep(_TURN_SECONDS)
-        return False
-    return True
+def _wait(file: IO[str], should_stop: Callable[[], bool], seconds: float = math.inf) -> bool:
+    """Lock a file as soon as no other process has; return whether it is locked."""
+    end = time.monotonic() + seconds
+    while not should_stop() and time.monotonic() < end:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_POLL_SECONDS)
+        else:
+            return True
+    return False
 
 
 def is_trained(folder: Path) -> bool:

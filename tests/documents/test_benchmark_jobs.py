@@ -72,7 +72,9 @@ def train_in_turn(
 ) -> Callable[..., Iterator[str]]:
     """Training that takes turns and reports three epochs of a name."""
     monkeypatch.setattr(runner, "train", lambda name, **_: (f"{name}{i}" for i in (1, 2, 3)))
-    import_benchmark("jobs").take_turns(tmp_path / "turn")
+    jobs = import_benchmark("jobs")
+    monkeypatch.setattr(jobs, "_POLL_SECONDS", 0)
+    jobs.take_turns(tmp_path)
     return runner.train  # type: ignore[return-value]
 
 
@@ -93,6 +95,37 @@ def test_one_job_trains_at_a_time_after_its_first_report(train_in_turn: Any) -> 
     assert reports == ["a1", "a2", "b1", "a3", "b2", "b3"]
 
 
+@pytest.mark.parametrize("seconds", [60, 0])
+def test_one_job_starts_up_at_a_time_unless_it_takes_too_long(
+    import_benchmark: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    seconds: float,
+) -> None:
+    started: list[str] = []
+    trains: Any = runner
+
+    def train(name: str, **_: Any) -> Iterator[str]:
+        started.append(name)
+        if name == "a":
+            # The first job has not reported yet; the second one asks twice whether to stop.
+            second = trains.train("b", should_stop=[False, False].pop)
+            if seconds:
+                with pytest.raises(IndexError):
+                    next(second)
+            else:
+                assert next(second) == "b1"
+        yield f"{name}1"
+
+    monkeypatch.setattr(runner, "train", train)
+    jobs = import_benchmark("jobs")
+    monkeypatch.setattr(jobs, "_STARTUP_SECONDS", seconds)
+    jobs.take_turns(tmp_path)
+    assert list(trains.train("a")) == ["a1"]
+    assert started == (["a"] if seconds else ["a", "b"])
+    assert list(trains.train("b")) == ["b1"]
+
+
 def test_a_job_that_waits_for_its_turn_stops_when_asked(train_in_turn: Any) -> None:
     first = train_in_turn("a")
     assert [next(first), next(first)] == ["a1", "a2"]
@@ -105,7 +138,7 @@ def test_a_job_that_fails_gives_its_turn_back(train_in_turn: Any) -> None:
     first = train_in_turn("a")
     assert [next(first), next(first)] == ["a1", "a2"]
     first.close()
-    asked = iter([False])  # Once; then it has its turn.
+    asked = iter([False, False])  # Once for each lock; then it has its turn.
     assert list(train_in_turn("b", should_stop=lambda: next(asked))) == ["b1", "b2", "b3"]
 
 
