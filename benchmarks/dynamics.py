@@ -1,12 +1,12 @@
 """Training dynamics of the losses on CIFAR-100: gradients, lengths and effective learning rates.
 
 ResNet-18, batches of 512, 40 epochs, with the settings that the sweeps of results/sweeps chose, but
-without mixup, since mixed images have no single class. At the end of each epoch the gradients of
-eight training batches are measured, the same augmented images each time, with the weights that are
-trained (not their moving average) and batch norm in training mode. Training is the same as without
-it, bit for bit on a CPU. The measurements are records of the kind "dynamics" in metrics.jsonl of
-the run. Runs that were interrupted continue; losses that are among the results of a GPU are not run
-again.
+without mixup, since mixed images have no single class. After the first epoch and every fifth one
+the gradients of eight training batches are measured, the same augmented images each time, with the
+weights that are trained (not their moving average) and batch norm in training mode. Training is the
+same as without it, bit for bit on a CPU. The measurements are records of the kind "dynamics" in
+metrics.jsonl of the run. Runs that were interrupted continue; losses that are among the results of
+a GPU are not run again.
 
     python benchmarks/dynamics.py DATA --runs RUNS [--seconds 500]
     python benchmarks/dynamics.py DATA --runs RUNS --collect
@@ -42,6 +42,8 @@ from sweeps import LOSSES, chosen_settings, overrides
 RESULTS = harness.RESULTS / "dynamics.json"
 METHODS = LOSSES
 NUM_BATCHES = 8
+# Besides the first epoch. A measurement takes as long as one or two epochs.
+EVERY = 5
 SHOWN_EPOCHS = (1, 10, 20, 30, 40)
 # Columns of the results in the table: title, mean and, if there is one, standard deviation.
 QUANTITIES = (
@@ -113,13 +115,13 @@ def _run_name(method: str) -> str:
 
 
 def record() -> None:
-    """Let runs of this process write a record of the kind "dynamics" after each epoch."""
+    """Let runs of this process write records of the kind "dynamics"."""
     recorder = Recorder(runner.train, reports.log_training)
     runner.train, reports.log_training = recorder.train, recorder.log
 
 
 class Recorder:
-    """Measures gradients at the end of each epoch and logs them beside the record of training.
+    """Measures gradients at the end of some epochs and logs them beside the record of training.
 
     Args:
         train: The training loop.
@@ -139,7 +141,8 @@ class Recorder:
         check(config)
         batches: list[tuple[Tensor, Tensor]] = []
         for progress in self._train(objective, loader, config, **options):
-            if progress.at_epoch_end:
+            self._measured = {}
+            if progress.at_epoch_end and _is_measured(round(progress.epoch)):
                 with undisturbed(objective, loader.device):
                     batches = batches or prepare_batches(loader, config)
                     self._measured = measure(objective, batches, config, lr=progress.lr)
@@ -148,8 +151,14 @@ class Recorder:
     def log(self, folder: RunFolder, progress: Progress, device: torch.device) -> None:
         """Write the record of training and what was measured."""
         self._log_training(folder, progress, device)
+        if not self._measured:
+            return
         identity = {"kind": "dynamics", "step": progress.step, "epoch": round(progress.epoch)}
         folder.log(identity | {"lr": progress.lr} | self._measured)
+
+
+def _is_measured(epoch: int) -> bool:
+    return epoch == 1 or epoch % EVERY == 0
 
 
 def check(config: TrainConfig) -> None:
