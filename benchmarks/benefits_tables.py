@@ -265,9 +265,16 @@ def transfer(target: str) -> dict[str, str]:
     }
 
 
-def source() -> str:
-    """Return the line that says where the numbers come from."""
-    machines = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*/machine.json"))]
+def source(benchmark: str, runs: str = "*") -> str:
+    """Return the line that says where the numbers of a table come from.
+
+    Args:
+        benchmark: Pattern of the files of the benchmark, without ending.
+        runs: Pattern of the names of the runs.
+    """
+    paths = RESULTS.glob(f"{runs}/benchmarks/{benchmark}.json")
+    folders = {path.parent.parent for path in paths}
+    machines = [json.loads((folder / "machine.json").read_text()) for folder in folders]
     commits = sorted({machine["commit"] for machine in machines})
     (device,) = {machine["device"] for machine in machines}
     return f"{device}; several runs at a time; commit {' and '.join(commits)}."

@@ -38,6 +38,7 @@ from protosphere.recipes import registry, reports, runner
 from protosphere.runs import RunFolder
 from protosphere.training import Objective, Progress, TrainConfig
 from sweeps import LOSSES, chosen_settings, overrides
+from table_lines import table_line
 
 RESULTS = harness.RESULTS / "dynamics.json"
 METHODS = LOSSES
@@ -142,7 +143,8 @@ class Recorder:
         batches: list[tuple[Tensor, Tensor]] = []
         for progress in self._train(objective, loader, config, **options):
             self._measured = {}
-            if progress.at_epoch_end and _is_measured(round(progress.epoch)):
+            epoch = round(progress.epoch)
+            if progress.at_epoch_end and (epoch == 1 or epoch % EVERY == 0):
                 with undisturbed(objective, loader.device):
                     batches = batches or prepare_batches(loader, config)
                     self._measured = measure(objective, batches, config, lr=progress.lr)
@@ -151,14 +153,9 @@ class Recorder:
     def log(self, folder: RunFolder, progress: Progress, device: torch.device) -> None:
         """Write the record of training and what was measured."""
         self._log_training(folder, progress, device)
-        if not self._measured:
-            return
-        identity = {"kind": "dynamics", "step": progress.step, "epoch": round(progress.epoch)}
-        folder.log(identity | {"lr": progress.lr} | self._measured)
-
-
-def _is_measured(epoch: int) -> bool:
-    return epoch == 1 or epoch % EVERY == 0
+        if self._measured:
+            identity = {"kind": "dynamics", "step": progress.step, "epoch": round(progress.epoch)}
+            folder.log(identity | {"lr": progress.lr} | self._measured)
 
 
 def check(config: TrainConfig) -> None:
@@ -341,21 +338,17 @@ def _mean(values: Sequence[Tensor]) -> float:
 
 def collect(runs: Path) -> None:
     """Add the complete runs to the results of a GPU or to those of a CPU."""
-    folders = {method: runs / _run_name(method) for method in METHODS}
-    folders = {method: folder for method, folder in folders.items() if is_trained(folder)}
+    found = {method: runs / _run_name(method) for method in METHODS}
+    folders = {method: folder for method, folder in found.items() if is_trained(folder)}
     machines = [json.loads((path / "machine.json").read_text()) for path in folders.values()]
     if len({machine["device"] for machine in machines}) != 1:
         raise SystemExit(f"{runs} must have complete runs of this benchmark, all of one device")
-    machine = machines[-1]
-    path = RESULTS.with_stem(f"{RESULTS.stem}-cpu") if machine["device"] == "cpu" else RESULTS
-    old = _known_results(path)["rows"]
-    rows: list[dict[str, Any]] = []
-    for method in METHODS:
-        if method in folders:
-            rows += _read_rows(folders[method], method)
-        else:
-            rows += [row for row in old if row["method"] == method]
-    results = write_results(path, "dynamics", machine, rows)
+    on_cpu = machines[0]["device"] == "cpu"
+    path = RESULTS.with_stem(f"{RESULTS.stem}-cpu") if on_cpu else RESULTS
+    rows = [row for row in _known_results(path)["rows"] if row["method"] not in folders]
+    rows += [row for method in folders for row in _read_rows(folders[method], method)]
+    rows.sort(key=lambda row: METHODS.index(row["method"]))
+    results = write_results(path, "dynamics", machines[-1], rows)
     print(table(results), f"written to {path}", sep="\n\n")
 
 
@@ -386,8 +379,7 @@ def table(results: dict[str, Any]) -> str:
         for method in methods:
             cells = [_cell(rows.get((method, epoch), {}), name, deviation) for epoch in epochs]
             first = title if method == methods[0] else ""
-            loss = registry.LOSSES[method].title
-            lines.append(f"| {first} | {loss} | {' | '.join(cells)} |")
+            lines.append(table_line(first, registry.LOSSES[method].title, *cells))
     return "\n".join(lines)
 
 

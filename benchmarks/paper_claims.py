@@ -1,4 +1,4 @@
-"""Tables of docs/paper.md: the paper's numbers beside those of the committed runs."""
+"""Claims of the paper, its numbers beside those of the committed runs, and verdicts."""
 
 import json
 from collections.abc import Iterator
@@ -6,99 +6,24 @@ from typing import Any
 
 import benefits
 import benefits_tables
-import reproduction
 import reproduction_claims
 import reproduction_tables
 import runs
 import verdict
+from paper_tables import NAMES, accuracies, number, percent
 from protosphere.report.paper import paper_value
 from protosphere.runs.results import read_result
-from protosphere.studies.behaviors import check_behaviors
 from protosphere.studies.corruption_summary import reference_of, summarize_corruptions
 from protosphere.studies.corruptions import CorruptionRow
 from reproduction_claims import CLEAR, gain_verdict
-from reproduction_tables import METRICS
-from table_lines import table_header, table_line
+from table_lines import table_line
 
-NAMES = {"ce": "CE", "normface": "NormFace", "ntce": "NTCE", "nonl": "NONL"}
 # 95% of the rank of the class means of a simplex of 100 classes.
 COLLAPSED = 94.05
 # Metrics that must converge fast.
 FAST = 4
 # Class means match a linear probe if they are not further behind, in points.
 MATCHING = 0.5
-
-
-def accuracy_table() -> str:
-    """Return accuracies on CIFAR-100 by settings beside the paper's Table 1, in Markdown."""
-    lines = table_header("test accuracy on CIFAR-100 in %", *NAMES.values(), "NONL − CE")
-    for title, values in _accuracies().items():
-        cells = [_percent(values[loss]) if loss in values else "–" for loss in NAMES]
-        lines.append(table_line(title, *cells, f"{100 * (values['nonl'] - values['ce']):+.1f}"))
-    return "\n".join(lines)
-
-
-def _accuracies() -> dict[str, dict[str, float]]:
-    """Return accuracies on CIFAR-100 by settings and loss, the paper's first."""
-    cases = json.loads((runs.RESULTS / "accuracy.json").read_text())["cases"]
-    rows: dict[str, dict[str, float]] = {
-        "**the paper**, 1000 epochs": {
-            loss: (paper_value("table1_classifier_accuracy", loss, "cifar100") or 0) / 100
-            for loss in NAMES
-        },
-        "paper's settings, torchvision's initialization, 100 epochs": {
-            loss: runs.evaluations(f"cifar100-{loss}")[-1]["accuracy"] for loss in NAMES
-        },
-    }
-    for group, title in reproduction_tables.LENGTH_TITLES.items():
-        if values := reproduction_tables.length_accuracies(group):
-            rows[f"paper's settings, {title}"] = values
-    for case, values in cases.items():
-        if "long tail" not in case:
-            title = case.replace("paper, ", "paper's settings, ")
-            rows[title] = {loss: values[loss] for loss in NAMES}
-    strong = {
-        loss: runs.evaluations(f"cifar100-strong-{loss}")[-1]["accuracy"] for loss in ("ce", "nonl")
-    }
-    rows["strong, batch 128, zero-initialized residuals, 200 epochs"] = dict(strong)
-    accuracy = verdict.means("accuracy")
-    title = (
-        f"strong, each loss with the best of eight trials, 100 epochs, {verdict.num_seeds()} seeds"
-    )
-    rows[title] = {loss: accuracy[loss] for loss in NAMES}
-    return rows
-
-
-def collapse_table() -> str:
-    """Return the metrics of Table 3 on CIFAR-100, ours and the paper's, in Markdown."""
-    lines = table_header(
-        "after 100 epochs (paper: 1000)", *(title for title, *_ in METRICS.values())
-    )
-    for loss, name in NAMES.items():
-        record = runs.evaluations(f"cifar100-{loss}")[-1]
-        cells = []
-        for column, (_, metric, digits) in METRICS.items():
-            paper = paper_value("table3_nc_metrics_train", "cifar100", loss, column)
-            cells.append(f"{record[metric]:.{digits}f} ({_number(paper, digits)})")
-        lines.append(table_line(name, *cells))
-    return "\n".join(lines)
-
-
-def behaviors_table() -> str:
-    """Return the verdicts on the paper's expected behaviors in Markdown."""
-    folders = [runs.RUNS, benefits.RESULTS, reproduction.RESULTS]
-    lines = [table_line("behavior", "what", "runs", "verdict", "evidence"), "|---|---|---|---|---|"]
-    for check in check_behaviors(folders).checks:
-        lines.append(
-            table_line(
-                check.behavior,
-                check.statement,
-                check.setting,
-                f"**{check.verdict}**",
-                check.evidence,
-            )
-        )
-    return "\n".join(lines)
 
 
 def claims_table() -> str:
@@ -151,7 +76,7 @@ def _claims() -> Iterator[tuple[str, str, str, str, str]]:
         ),
     )
     yield _convergence_claim(setting)
-    yield reproduction_claims.accuracy_claim(_accuracies())
+    yield reproduction_claims.accuracy_claim(accuracies())
     yield reproduction_claims.cifar10_claim()
     own = {loss: _last(loss)["accuracy"] for loss in NAMES}
     tuned = verdict.means("accuracy")
@@ -159,8 +84,8 @@ def _claims() -> Iterator[tuple[str, str, str, str, str]]:
     yield (
         "NTCE improves over NormFace",
         "72.9 and 72.4",
-        f"{_percent(own['ntce'])} and {_percent(own['normface'])}; with equal tuning "
-        f"{_percent(tuned['ntce'])} and {_percent(tuned['normface'])}",
+        f"{percent(own['ntce'])} and {percent(own['normface'])}; with equal tuning "
+        f"{percent(tuned['ntce'])} and {percent(tuned['normface'])}",
         setting,
         f"**{gain_verdict(gains[0])}**; with equal tuning **{gain_verdict(gains[1])}**",
     )
@@ -171,7 +96,7 @@ def _claims() -> Iterator[tuple[str, str, str, str, str]]:
     yield (
         "NONL is more accurate than CE over five seeds",
         "73.38 ± 0.28 and 72.16 ± 0.20",
-        f"{_percent(tuned['nonl'])} and {_percent(tuned['ce'])}",
+        f"{percent(tuned['nonl'])} and {percent(tuned['ce'])}",
         f"CIFAR-100, equal tuning, 100 epochs, {verdict.num_seeds('ce', 'nonl')} seeds",
         f"**{gain_verdict(100 * (tuned['nonl'] - tuned['ce']))}**",
     )
@@ -268,11 +193,11 @@ def _contrastive_claims() -> Iterator[tuple[str, str, str, str, str]]:
     small = reproduction_tables.probe_accuracies()
     also = " and CIFAR-10, 100 epochs" if small else ""
     names = ("fixed_prototypes", "cached_linear_probe", "linear_probe")
-    own_means, own_cached, own_linear = (_number(small.get(name)) for name in names)
+    own_means, own_cached, own_linear = (number(small.get(name)) for name in names)
     yield (
         "Class means classify SCL features as well as a linear probe",
         "73.9 and 73.9",
-        f"{_percent(means)} and {_percent(linear)}, in 1 pass instead of 100"
+        f"{percent(means)} and {percent(linear)}, in 1 pass instead of 100"
         + (f"; {own_means} and {own_linear}" if small else ""),
         setting + also,
         _on_both_sets(
@@ -283,7 +208,7 @@ def _contrastive_claims() -> Iterator[tuple[str, str, str, str, str]]:
     yield (
         "A probe on cached features is worse",
         "72.3 instead of 73.9",
-        f"{_percent(cached)} instead of {_percent(linear)}"
+        f"{percent(cached)} instead of {percent(linear)}"
         + (f"; {own_cached} instead of {own_linear}" if small else ""),
         setting + also,
         _on_both_sets(
@@ -341,7 +266,7 @@ def _downstream_claims() -> Iterator[tuple[str, str, str, str, str]]:
     yield (
         "Fewer errors on corrupted images",
         "mCE 77.6 and 77.8 instead of 80.1",
-        f"{_percent(errors[0])} and {_percent(errors[1])} relative to 100 for CE",
+        f"{percent(errors[0])} and {percent(errors[1])} relative to 100 for CE",
         "corrupted CIFAR-100, 100 epochs",
         f"**{gain_verdict(100 - 100 * max(errors))}**",
     )
@@ -369,11 +294,6 @@ def _rows(run: str, benchmark: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _percent(value: float) -> str:
-    # Accuracies are whole numbers of images: 69.55 must not become 69.5 because of its last bit.
-    return f"{100 * value + 1e-9:.1f}"
-
-
 def claims_source() -> str:
     """Return where the numbers of the claims are."""
     sections = {
@@ -390,24 +310,3 @@ def claims_source() -> str:
         f"A difference of at most {CLEAR:g} points counts as none. Settings and all numbers: "
         f"{', '.join(links)}."
     )
-
-
-def source() -> str:
-    """Return the line that says where the numbers of accuracies and metrics come from."""
-    return (
-        "Runs of [accuracy and collapse](benchmarks.md#accuracy-and-collapse-on-cifar-100) and "
-        "[initialization](benchmarks.md#initialization-and-imbalance); NVIDIA H200, one seed each "
-        "unless stated."
-    )
-
-
-def behaviors_source() -> str:
-    """Return the command that computes the verdicts."""
-    return (
-        "`protosphere reproduce behaviors runs benefits reproduce` in `benchmarks/results`; what "
-        "counts as held is in the second column."
-    )
-
-
-def _number(value: Any, digits: int = 1) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"

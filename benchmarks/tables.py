@@ -24,6 +24,7 @@ import losses
 import metrics
 import negatives
 import paper_claims
+import paper_tables
 import prototypes
 import reproduction_tables
 import runs
@@ -62,14 +63,23 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "summary": lambda: (runs.summary_table(), runs.summary_source()),
     "runs": lambda: (runs.table(), runs.source()),
     "accuracy": lambda: (runs.accuracy_table(), runs.accuracy_source()),
-    "long-tail": lambda: (benefits_tables.long_tail_table(), benefits_tables.source()),
-    "imbalance": lambda: (benefits_tables.imbalance_table(), benefits_tables.source()),
-    "robustness": lambda: (benefits_tables.robustness_table(), benefits_tables.source()),
-    "transfer": lambda: (benefits_tables.transfer_table(), benefits_tables.source()),
-    "few-shot": lambda: (benefits_tables.few_shot_table(), benefits_tables.source()),
-    "small-set": lambda: (benefits_tables.small_set_table(), benefits_tables.source()),
-    "noise": lambda: (benefits_tables.noise_table(), benefits_tables.source()),
-    "convergence": lambda: (benefits_tables.convergence_table(), benefits_tables.source()),
+    "long-tail": lambda: (benefits_tables.long_tail_table(), benefits_tables.source("long_tail")),
+    "imbalance": lambda: (benefits_tables.imbalance_table(), benefits_tables.source("long_tail")),
+    "robustness": lambda: (
+        benefits_tables.robustness_table(),
+        benefits_tables.source("corruptions"),
+    ),
+    "transfer": lambda: (benefits_tables.transfer_table(), benefits_tables.source("transfer-*")),
+    "few-shot": lambda: (benefits_tables.few_shot_table(), benefits_tables.source("few-shot-*")),
+    "small-set": lambda: (
+        benefits_tables.small_set_table(),
+        benefits_tables.source("ood", "cifar10-*"),
+    ),
+    "noise": lambda: (benefits_tables.noise_table(), benefits_tables.source("label_noise")),
+    "convergence": lambda: (
+        benefits_tables.convergence_table(),
+        benefits_tables.source("convergence"),
+    ),
     "averaged-weights": _of_record(
         "averaged_weights", averaged_weights.table, averaged_weights.source
     ),
@@ -100,9 +110,9 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "mixing": _of_record("mixing-gpu", training.table),
     "negatives": _of_record("negatives", negatives.table, negatives.source),
     "claims": lambda: (paper_claims.claims_table(), paper_claims.claims_source()),
-    "paper-accuracy": lambda: (paper_claims.accuracy_table(), paper_claims.source()),
-    "paper-collapse": lambda: (paper_claims.collapse_table(), paper_claims.source()),
-    "behaviors": lambda: (paper_claims.behaviors_table(), paper_claims.behaviors_source()),
+    "paper-accuracy": lambda: (paper_tables.accuracy_table(), paper_tables.source()),
+    "paper-collapse": lambda: (paper_tables.collapse_table(), paper_tables.source()),
+    "behaviors": lambda: (paper_tables.behaviors_table(), paper_tables.behaviors_source()),
     "paper-length": lambda: (
         reproduction_tables.length_table(),
         reproduction_tables.length_source(),

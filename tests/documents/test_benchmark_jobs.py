@@ -198,6 +198,7 @@ def test_jobs_of_the_benefits_have_valid_recipes_and_records(
     shutil.copytree(benefits.RESULTS, results)
     for module in (benefits, tables):
         monkeypatch.setattr(module, "RESULTS", results)
+    shutil.rmtree(results / "cifar100-noise-0.4-ce-smoothing-0.2", ignore_errors=True)
     # A run of the benchmark and one of another, which has benchmarks too.
     for name in ("cifar100-noise-0.4-ce-smoothing-0.2", "cifar10-scl-100-epochs"):
         shutil.copytree(results / "cifar100-noise-0.4-ce", runs / name)
