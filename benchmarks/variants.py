@@ -55,6 +55,7 @@ _FIRST_SWEEPS = {
         "training.ema_decay=0.999",
     ),
 }
+_NO_EMA = "training.ema_decay=null"
 # Training images without the validation images, in batches of 512.
 STEPS = EPOCHS * math.ceil(45_000 / 512)
 METRICS = (
@@ -251,6 +252,18 @@ VARIANTS = (
         "head-lr",
         "temperature 0.1, learning rate of the head × 0.1",
         "optimizer.lr_scale.head=0.1",
+    ),
+    # Without averaged weights, these compare with the trials of the later sweeps.
+    _mean("no-ema", "temperature 0.1, no EMA", _NO_EMA),
+    _mean("no-ema-0.13", "temperature 0.13, no EMA", "loss.temperature=0.13", _NO_EMA),
+    Variant("no-ema", "no EMA", (_NO_EMA,)),
+    Variant("ce-no-ema", "cross-entropy with settings of its own, no EMA", (_NO_EMA,), base="ce"),
+    Variant(
+        "ce-nonl-no-ema",
+        "mean of cross-entropy and NONL, temperature 0.1; settings of cross-entropy, no EMA",
+        (_NO_EMA,),
+        partial(use_cross_entropy_and_nonl, 0.13, 0.1),
+        base="ce",
     ),
 )
 

@@ -34,6 +34,17 @@ def test_jobs_have_valid_recipes_and_names_of_their_own(negatives: Any) -> None:
     assert len({job.name for job in jobs}) == len(jobs)
 
 
+def test_variants_without_averaged_weights_say_so(
+    import_benchmark: Callable[[str], ModuleType],
+) -> None:
+    variants = import_benchmark("variants")
+    assert len({job.name for job in variants.jobs()}) == len(variants.VARIANTS)
+    for variant, job in zip(variants.VARIANTS, variants.jobs(), strict=True):
+        recipe = read_recipe(job.recipe, ["data.source=arrays", "data.path=x.npz", *job.overrides])
+        assert recipe.data.validation_fraction == 0.1
+        assert (recipe.training.ema_decay is None) == variant.title.endswith("no EMA")
+
+
 def test_local_negatives_are_those_of_the_part(
     negatives: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
