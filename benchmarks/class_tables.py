@@ -121,13 +121,15 @@ def _points(estimate: Estimate) -> str:
     return f"{100 * estimate.mean:+.2f}{error}"
 
 
-def source(folder: Path) -> str:
-    """Return the line beneath the tables.
+def source(folder: Path, *, has_errors: bool = True) -> str:
+    """Return the line beneath a table.
 
     Args:
         folder: Folder of the runs of a group.
+        has_errors: Whether the table has standard errors.
     """
     paths = sorted(folder.glob("*/machine.json"))
     machines = [json.loads(path.read_text()) for path in paths]
-    detail = "several runs at a time on the GPU; ± is a standard error over seeds"
+    detail = "several runs at a time on the GPU"
+    detail += "; ± is a standard error over seeds" if has_errors else ""
     return describe_machine(machines[0], detail, *(machine["commit"] for machine in machines))

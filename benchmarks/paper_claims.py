@@ -13,9 +13,10 @@ import verdict
 from paper_tables import NAMES, accuracies, number, percent
 from protosphere.report.paper import paper_value
 from protosphere.runs.results import read_result
+from protosphere.studies.compare_statistics import PairedDifference
 from protosphere.studies.corruption_summary import reference_of, summarize_corruptions
 from protosphere.studies.corruptions import CorruptionRow
-from reproduction_claims import CLEAR, gain_verdict
+from reproduction_claims import CLEAR, gain_verdict, paired_verdict
 from table_lines import table_line
 
 # 95% of the rank of the class means of a simplex of 100 classes.
@@ -80,25 +81,27 @@ def _claims() -> Iterator[tuple[str, str, str, str, str]]:
     yield reproduction_claims.cifar10_claim()
     own = {loss: _last(loss)["accuracy"] for loss in NAMES}
     tuned = verdict.means("accuracy")
-    gains = [100 * (values["ntce"] - values["normface"]) for values in (own, tuned)]
+    gain = gain_verdict(100 * (own["ntce"] - own["normface"]))
+    tuned_gain = verdict.difference("ntce", "normface")
     yield (
         "NTCE improves over NormFace",
         "72.9 and 72.4",
         f"{percent(own['ntce'])} and {percent(own['normface'])}; with equal tuning "
         f"{percent(tuned['ntce'])} and {percent(tuned['normface'])}",
         setting,
-        f"**{gain_verdict(gains[0])}**; with equal tuning **{gain_verdict(gains[1])}**",
+        f"**{gain}**; with equal tuning **{paired_verdict(tuned_gain)}** ({_interval(tuned_gain)})",
     )
     yield _negatives_claim()
     yield from _contrastive_claims()
     yield from _downstream_claims()
     yield reproduction_claims.temperature_claim()
+    seeds_gain = verdict.difference("nonl", "ce")
     yield (
         "NONL is more accurate than CE over five seeds",
         "73.38 ± 0.28 and 72.16 ± 0.20",
-        f"{percent(tuned['nonl'])} and {percent(tuned['ce'])}",
+        f"{verdict.accuracy('nonl')} and {verdict.accuracy('ce')}",
         f"CIFAR-100, equal tuning, 100 epochs, {verdict.num_seeds('ce', 'nonl')} seeds",
-        f"**{gain_verdict(100 * (tuned['nonl'] - tuned['ce']))}**",
+        f"**{paired_verdict(seeds_gain)}** with these settings ({_interval(seeds_gain)})",
     )
     yield "All of it on ImageNet", "Tables 1, 2, 4, 5, 8, 11 and 12", "–", "–", "**untested**"
 
@@ -113,6 +116,12 @@ def short_and_long(is_held: bool, is_held_long: bool | None = None) -> str:
     if is_held_long is not None:
         return f"**{'held' if is_held_long else 'not held'}** at full length"
     return "**held**" if is_held else "**not held**"
+
+
+def _interval(difference: PairedDifference) -> str:
+    numbers = (difference.mean, difference.low, difference.high)
+    mean, low, high = (f"{100 * number:+.1f}" for number in numbers if number is not None)
+    return f"{mean}, {low} to {high}"
 
 
 def _after_full_length(value: float | None, name: str = "") -> str:
@@ -307,6 +316,7 @@ def claims_source() -> str:
     }
     links = [f"[{title}](benchmarks.md#{anchor})" for title, anchor in sections.items()]
     return (
-        f"A difference of at most {CLEAR:g} points counts as none. Settings and all numbers: "
+        f"A difference of one seed of at most {CLEAR:g} points counts as none, and one of several "
+        f"seeds whose 95% interval includes 0. Settings and all numbers: "
         f"{', '.join(links)}."
     )

@@ -1,6 +1,8 @@
 """Tables of docs/paper.md: accuracies and metrics beside the paper's, and expected behaviors."""
 
 import json
+from collections.abc import Iterator
+from statistics import fmean
 from typing import Any
 
 import benefits
@@ -9,6 +11,7 @@ import reproduction_tables
 import runs
 import verdict
 from protosphere.report.paper import paper_value
+from protosphere.runs import RunFolder
 from protosphere.studies.behaviors import check_behaviors
 from reproduction_tables import METRICS
 from table_lines import table_header, table_line
@@ -33,8 +36,8 @@ def accuracies() -> dict[str, dict[str, float]]:
             loss: (paper_value("table1_classifier_accuracy", loss, "cifar100") or 0) / 100
             for loss in NAMES
         },
-        "paper's settings, torchvision's initialization, 100 epochs": {
-            loss: runs.evaluations(f"cifar100-{loss}")[-1]["accuracy"] for loss in NAMES
+        "paper's settings, torchvision's initialization, 100 epochs, 1 or 2 runs": {
+            loss: fmean(_paper_accuracies(loss)) for loss in NAMES
         },
     }
     for group, title in reproduction_tables.LENGTH_TITLES.items():
@@ -54,6 +57,15 @@ def accuracies() -> dict[str, dict[str, float]]:
     )
     rows[title] = {loss: accuracy[loss] for loss in NAMES}
     return rows
+
+
+def _paper_accuracies(loss: str) -> Iterator[float]:
+    """Yield the accuracies of 100 epochs with the paper's settings; several have one seed."""
+    yield runs.evaluations(f"cifar100-{loss}")[-1]["accuracy"]
+    if (benefits.RESULTS / f"cifar100-{loss}").exists():
+        last = RunFolder(benefits.RESULTS / f"cifar100-{loss}").last_evaluation()
+        assert last is not None
+        yield last["accuracy"]
 
 
 def collapse_table() -> str:

@@ -2,6 +2,7 @@
 
 import reproduction
 import reproduction_tables
+from protosphere.studies.compare_statistics import PairedDifference
 
 # Claim, the paper's number, ours, settings and verdict.
 Claim = tuple[str, str, str, str, str]
@@ -50,8 +51,8 @@ def accuracy_verdict(same: list[float], others: list[float]) -> str:
     if max(*same, *others) <= 0:
         return "**not held**"
     if min(same) <= 0:
-        return "**depends on initialization and length**"
-    return "**held**" if min(others) > 0 else "**depends on the initialization of CE**"
+        return "**depends on settings, initialization and length**"
+    return "**held**" if min(others) > 0 else "**depends on settings and initialization**"
 
 
 def cifar10_claim() -> Claim:
@@ -82,6 +83,22 @@ def gain_verdict(gain: float) -> str:
     if abs(gain) <= CLEAR:
         return "no difference"
     return "held" if gain > 0 else "not held"
+
+
+def paired_verdict(difference: PairedDifference) -> str:
+    """Return the verdict on a claimed gain over several seeds: what its interval includes.
+
+    Args:
+        difference: The paired difference.
+
+    Raises:
+        ValueError: The difference has no interval.
+    """
+    if difference.low is None or difference.high is None:
+        raise ValueError("difference must have an interval")
+    if difference.low <= 0 <= difference.high:
+        return "no difference"
+    return "held" if difference.mean > 0 else "not held"
 
 
 def temperature_claim() -> Claim:

@@ -11,8 +11,7 @@ The sweep of a loss, for results/sweeps/LOSS, is
         --over loss.temperature=log:0.05..0.25      # ce: loss.label_smoothing=0..0.2
 
 Pruning was the default then; it ended 13 of the 40 trials, by evaluations that turned out to say
-little about the last one. This trains them to the end, as the sweep would have done without
-pruning. Runs that were interrupted continue.
+little about the last one. This trains them to the end. Runs that were interrupted continue.
 
     python benchmarks/sweeps.py DATA --runs RUNS [--seconds 400]
     python benchmarks/sweeps.py DATA --runs RUNS --collect

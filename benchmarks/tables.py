@@ -94,7 +94,7 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     ),
     "class-similarity": lambda: (
         class_tables.similarity_table(verdict.RESULTS / "short"),
-        class_tables.source(verdict.RESULTS / "short"),
+        class_tables.source(verdict.RESULTS / "short", has_errors=False),
     ),
     "corruptions": _of_record("corruptions-gpu", corruptions.table),
     "dynamics": _of_record("dynamics", dynamics.table, dynamics.source),

@@ -9,9 +9,9 @@ with the same settings, are not run again.
 
 DATA holds cifar100.npz with x_train, y_train, x_test and y_test. The group short has 100 epochs and
 five seeds for every loss, long has 200 epochs and three seeds for cross-entropy and the most
-accurate of the losses that collapse. ``--collect`` copies the records, without weights, to
-results/verdict and compares them as ``protosphere compare`` does, and the accuracies of single
-classes.
+accurate of the losses whose class means have an effective rank of at least 95. ``--collect`` copies
+the records, without weights, to results/verdict and compares them as ``protosphere compare`` does,
+and the accuracies of single classes.
 """
 
 import contextlib
@@ -30,8 +30,14 @@ from protosphere.recipes.loading import read_recipe
 from protosphere.recipes.schema import find_difference, recipe_from_yaml
 from protosphere.runs import RunFolder
 from protosphere.runs.arrays import ARRAYS_FILE, BEST_ARRAYS_FILE
-from protosphere.runs.comparison import COMPARISON_FILE, Comparison, read_comparison
+from protosphere.runs.comparison import (
+    COMPARISON_FILE,
+    Comparison,
+    MetricSummary,
+    read_comparison,
+)
 from protosphere.studies.compare import run_comparison
+from protosphere.studies.compare_statistics import PairedDifference, paired_difference
 from sweeps import LOSSES, chosen_settings
 
 RESULTS = harness.RESULTS / "verdict"
@@ -155,8 +161,9 @@ def table(group: str) -> str:
     lines = [
         "| loss | seeds | test accuracy | difference to cross-entropy, 95% interval "
         "| nearest class mean | effective rank of class means (of 99) "
-        "| within/between-class variance | ‖prototype − class mean‖² |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| within/between-class variance | ‖prototype − class mean‖² | test loss "
+        "| calibration error |",
+        f"|---|{'---:|' * 9}",
     ]
     return "\n".join([*lines, *(_row(comparison, loss) for loss in LOSSES if _name(loss) in names)])
 
@@ -211,6 +218,31 @@ def means(metric: str) -> dict[str, float]:
     return {loss: found[_name(loss)] for loss in LOSSES if _name(loss) in found}
 
 
+def accuracy(loss: str) -> str:
+    """Return mean and deviation of the accuracy of a loss of the group short, in percent.
+
+    Args:
+        loss: The loss.
+    """
+    rows = {(row.method, row.metric): row for row in read("short").summaries}
+    return _mean_and_std(rows[_name(loss), "accuracy"], ".2f", 100)
+
+
+def difference(loss: str, baseline: str) -> PairedDifference:
+    """Return the paired difference of the accuracies of two losses of the group short.
+
+    Args:
+        loss: The first loss.
+        baseline: The loss whose accuracy is subtracted.
+    """
+    values = {(run.method, run.seed): run.values["accuracy"] for run in read("short").runs}
+    seeds = [seed for method, seed in values if method == _name(loss)]
+    pairs = [(_name(loss), seed) for seed in seeds if (_name(baseline), seed) in values]
+    return paired_difference(
+        [values[pair] for pair in pairs], [values[_name(baseline), seed] for _, seed in pairs]
+    )
+
+
 def num_seeds(*losses: str) -> str:
     """Return how many seeds losses of the group short have, such as "5" or "3 or 4".
 
@@ -231,9 +263,7 @@ def _row(comparison: Comparison, loss: str) -> str:
     values = {row.metric: row for row in comparison.summaries if row.method == method}
 
     def cell(metric: str, form: str, factor: float = 1) -> str:
-        row = values[metric]
-        spread = "" if row.std is None else f" ± {factor * row.std:{form}}"
-        return f"{factor * row.mean:{form}}{spread}"
+        return _mean_and_std(values[metric], form, factor)
 
     difference = next(
         (
@@ -258,8 +288,15 @@ def _row(comparison: Comparison, loss: str) -> str:
         cell("inter_effective_rank", ".1f"),
         cell("nc1_ratio", ".3f"),
         cell("weight_class_alignment", ".3f"),
+        cell("loss", ".3f"),
+        f"{cell('ece', '.1f', 100)}%",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _mean_and_std(row: MetricSummary, form: str, factor: float) -> str:
+    spread = "" if row.std is None else f" ± {factor * row.std:{form}}"
+    return f"{factor * row.mean:{form}}{spread}"
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ VERDICT_METRICS = (
     "inter_effective_rank",
     "nc1_ratio",
     "weight_class_alignment",
+    "loss",
+    "ece",
 )
 
 
@@ -325,8 +327,8 @@ def test_arrays_of_two_runs_of_the_verdict_are_kept(
     assert not arrays & {path.name for path in copied["nonl"].iterdir()}
     # One seed has neither a deviation nor an interval.
     assert verdict.table("short").splitlines()[2:] == [
-        "| cross-entropy | 1 | 50.00 | – | 50.00 | 0.5 | 0.500 | 0.500 |",
-        "| NONL | 1 | 50.00 | – | 50.00 | 0.5 | 0.500 | 0.500 |",
+        "| cross-entropy | 1 | 50.00 | – | 50.00 | 0.5 | 0.500 | 0.500 | 0.500 | 50.0% |",
+        "| NONL | 1 | 50.00 | – | 50.00 | 0.5 | 0.500 | 0.500 | 0.500 | 50.0% |",
     ]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from protosphere.evaluation.probes import ProbeResult
 from protosphere.recipes.loading import read_recipe
+from protosphere.studies.compare_statistics import PairedDifference
 from protosphere.studies.convergence import CONVERGENCE_METRICS
 from protosphere.studies.reproduce import plan_target
 from support.short_runs import logged_run
@@ -210,9 +211,9 @@ def test_verdicts_on_gains_follow_the_runs(modules: Any) -> None:
         "+1.0 and +2.0 points",
         "+0.0 and +1.0; NONL -1.0 to -1.0 with another initialization or other settings",
     )
-    assert claim[-1] == "**depends on the initialization of CE**"
+    assert claim[-1] == "**depends on settings and initialization**"
     full = "paper's settings, torchvision's initialization, 1000 epochs"
-    for accuracy, verdict in ((0.71, "the initialization of CE"), (0.69, "and length")):
+    for accuracy, verdict in ((0.71, "settings and initialization*"), (0.69, "and length")):
         rows = {"paper": paper, "short": short, full: {"ce": 0.7, "nonl": accuracy}} | others
         text, settings, found = modules.claims.accuracy_claim(rows)[2:]
         assert f"; NONL {100 * (accuracy - 0.7):+.1f} after 1000 epochs; NONL -1.0 to" in text
@@ -297,19 +298,54 @@ def _claims(claims: ModuleType, beginning: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "verdict"), [(0.77, "no difference"), (0.78, "held"), (0.74, "not held")]
+    ("low", "high", "verdict"),
+    [(-0.01, 0.03, "no difference"), (0.002, 0.018, "held"), (-0.03, -0.01, "not held")],
 )
-def test_verdicts_with_equal_tuning_follow_the_comparison(
+def test_verdicts_with_equal_tuning_follow_the_intervals(
     import_benchmark: Callable[[str], ModuleType],
     monkeypatch: pytest.MonkeyPatch,
-    accuracy: float,
+    low: float,
+    high: float,
     verdict: str,
 ) -> None:
     claims = import_benchmark("paper_claims")
-    means = {"ce": 0.768, "normface": 0.768, "ntce": accuracy, "nonl": accuracy}
-    monkeypatch.setattr(claims.verdict, "means", lambda metric: means)
-    assert _claims(claims, "NTCE improves")[-1].endswith(f"with equal tuning **{verdict}**")
-    assert _claims(claims, "NONL is more accurate than CE over")[-1] == f"**{verdict}**"
+    mean = (low + high) / 2
+    compared = []
+
+    def difference(*losses: str) -> PairedDifference:
+        compared.append(losses)
+        return PairedDifference(mean, 0.01, low, high, 0.5)
+
+    monkeypatch.setattr(claims.verdict, "difference", difference)
+    interval = f"({100 * mean:+.1f}, {100 * low:+.1f} to {100 * high:+.1f})"
+    normface = _claims(claims, "NTCE improves")[-1]
+    assert normface.endswith(f"with equal tuning **{verdict}** {interval}")
+    ce = _claims(claims, "NONL is more accurate than CE over")[-1]
+    assert ce == f"**{verdict}** with these settings {interval}"
+    assert set(compared) == {("ntce", "normface"), ("nonl", "ce")}
+
+
+def test_a_verdict_over_seeds_needs_an_interval(modules: Any) -> None:
+    with pytest.raises(ValueError, match="must have an interval"):
+        modules.claims.paired_verdict(PairedDifference(0.01))
+
+
+@pytest.mark.parametrize("loss", ["normface", "ntce", "nonl", "normface-nonl"])
+def test_differences_of_losses_are_those_of_the_comparison(
+    import_benchmark: Callable[[str], ModuleType], loss: str
+) -> None:
+    verdict = import_benchmark("verdict")
+    (expected,) = (
+        row
+        for row in verdict.read("short").differences
+        if (row.method, row.metric) == (f"cifar100-best-{loss}", "accuracy")
+    )
+    found = verdict.difference(loss, "ce")
+    assert (found.mean, found.low, found.high) == pytest.approx(
+        (expected.mean, expected.low, expected.high)
+    )
+    opposite = verdict.difference("ce", loss)
+    assert (opposite.mean, opposite.low) == pytest.approx((-found.mean, -found.high))
 
 
 @pytest.mark.parametrize(
