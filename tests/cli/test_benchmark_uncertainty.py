@@ -104,7 +104,8 @@ def test_targets_are_checked_before_a_recipe_is_trained(runs: Path) -> None:
     command = ["benchmark", "calibration", path, "--out", out]
     assert refusal(*command, folder) == f"{folder} is not a run folder: it has no recipe"
     assert refusal(*command, runs / "nonl", "--set", "schedule.epochs=1") == (
-        "overrides must not change what was trained: schedule.epochs is 3 there and 1 here"
+        f"{runs / 'nonl'}: overrides must not change what was trained: schedule.epochs is 3 there "
+        "and 1 here"
     )
     other = runs / "other.yaml"
     other.write_text(path.read_text().replace("seed: 42", "seed: 43"))

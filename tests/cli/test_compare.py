@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from protosphere.recipes.loading import read_recipe
+from protosphere.recipes.schema import Recipe
 from protosphere.runs.comparison import read_comparison
 from support.commands import invoke, refusal, run_command, usage_error
 from support.short_runs import few_digits, logged_run
@@ -94,13 +95,75 @@ def test_the_picture_has_a_panel_for_each_metric(tmp_path: Path) -> None:
         "Difference to digits-ce",
     ):
         assert f"<!-- {words}" in text
-    shutil.rmtree(tmp_path / "nonl")
-    command = ["compare", tmp_path / "ce", "--out", tmp_path / "out", "--plot", plot]
-    assert refusal(*command).startswith("--plot must be a new file, or --overwrite be given")
-    result = invoke(*command, "--overwrite")
+    assert refusal(*command, "--plot", plot).startswith("--plot must be a new file, or --overwrite")
+    result = invoke(*command, "--plot", plot, "--overwrite", "--metric", "ece")
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: a picture needs a difference: two methods with a seed")
-    assert "accuracy" in result.stdout
+    assert "Not measured: ece" in result.stdout
+
+
+@pytest.mark.bad_input
+def test_a_picture_that_cannot_have_a_difference_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+
+    def refuse_to_train(*_: object, **__: object) -> bool:
+        raise AssertionError("a run is trained")
+
+    monkeypatch.setattr("protosphere.cli.train.train_run", refuse_to_train)
+    out, plot = tmp_path / "out", tmp_path / "differences.svg"
+    (given, *_) = _runs(tmp_path, {"nonl": [0.5]})
+    for targets, baseline in (
+        (["digits-ce"], "digits-ce"),
+        (["digits-ce", given], "digits-ce"),  # Seeds 42 and 0.
+        ([given, "digits-ce"], "digits-nonl"),
+    ):
+        # Not with the run folder: --seeds would train the seed that it lacks.
+        seeds = ["--seeds", 1] if len(targets) == 1 else []
+        message = refusal("compare", *targets, *seeds, "--out", out, "--plot", plot)
+        assert message == (
+            f"--plot needs another method with a seed in common with {baseline}; there is none"
+        )
+        assert not out.exists()
+
+
+@pytest.mark.parametrize("how", ["failed", "missing"])
+def test_a_picture_waits_until_all_runs_are_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """So that the same command can draw it: a picture that exists would be refused."""
+    pytest.importorskip("matplotlib")
+    folders = _runs(tmp_path / "given", {"ce": [0.5, 0.6], "nonl": [0.6, 0.8]})
+    plot = tmp_path / "differences.svg"
+
+    def train(recipe: Recipe, folder: Path, **_: object) -> bool:
+        assert (recipe.name, recipe.seed) == ("digits-nonl", 1)
+        if how == "failed":
+            raise ValueError("the loss must be finite")
+        return False
+
+    out = tmp_path / "out"
+    shutil.copytree(folders[3], out / "digits-nonl/seed-1")
+    shutil.move(folders[3], tmp_path / "last")
+    (out / "digits-nonl/seed-1/metrics.jsonl").unlink()
+    monkeypatch.setattr("protosphere.studies.compare.load_dataset", lambda *_, **__: None)
+    monkeypatch.setattr("protosphere.cli.train.train_run", train)
+    command = [
+        "compare", *folders[:3], "--seed-list", "0,1", "--out", out, "--plot", plot,
+        "--metric", "accuracy",
+    ]  # fmt: skip
+    for option in ([], ["--json"]):
+        result = invoke(*command, *option)
+        assert result.exit_code == 1
+        not_drawn = f"Not drawn to {plot}: the differences are drawn when all runs are complete"
+        assert not_drawn in result.stderr.splitlines()
+        assert "Drew" not in result.stderr
+        assert not plot.exists()
+    shutil.copy(tmp_path / "last/metrics.jsonl", out / "digits-nonl/seed-1")
+    result = invoke(*command)
+    assert (result.exit_code, result.stderr) == (0, f"Drew the differences to {plot}\n")
+    assert plot.exists()
 
 
 def test_small_values_keep_their_digits(tmp_path: Path) -> None:
@@ -125,8 +188,55 @@ def test_runs_without_a_common_seed_have_no_differences(tmp_path: Path) -> None:
     _runs(tmp_path, {"ce": [0.5], "nonl": [0.6, 0.7]})
     shutil.rmtree(tmp_path / "nonl" / "seed-0")
     output = run_command("compare", tmp_path / "ce", tmp_path / "nonl", "--out", tmp_path / "out")
-    assert "No other run has a seed in common with digits-ce: no differences\n" in output
+    none = "No other complete run has a seed in common with {}: no differences\n"
+    assert none.format("digits-ce") in output
     assert "Difference to" not in output
+    # Both have seed 1, but that run of digits-ce is not complete.
+    (run,) = _runs(tmp_path / "failed", {"ce": [0.5, 0.5]})[1:]
+    (run / "metrics.jsonl").unlink()
+    output = invoke("compare", tmp_path / "ce", run, tmp_path / "nonl", "--out", tmp_path / "out")
+    assert none.format("digits-ce") in output.stdout
+
+
+def test_a_baseline_without_a_complete_run_has_no_differences(tmp_path: Path) -> None:
+    (baseline, *_) = _runs(tmp_path, {"ce": [0.5], "nonl": [0.6]})
+    (baseline / "metrics.jsonl").unlink()
+    result = invoke("compare", tmp_path / "ce", tmp_path / "nonl", "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "No run of digits-ce is complete: no differences\n" in result.stdout
+    assert "in common" not in result.stdout
+
+
+def test_metrics_that_were_not_measured_have_no_differences(tmp_path: Path) -> None:
+    _runs(tmp_path, {"ce": [0.5], "nonl": [0.6]})
+    command = ["compare", tmp_path / "ce", tmp_path / "nonl", "--out", tmp_path / "out"]
+    output = run_command(*command, "--metric", "bias_spread")
+    assert "Not measured: bias_spread\n" in output
+    assert "no differences" not in output
+    assert "Difference to" not in output
+    logged_run(
+        tmp_path / "ntce", {"ece": [(1, 0.2)]}, "seed=0", "schedule.epochs=1", recipe="digits-ntce"
+    )
+    command = ["compare", tmp_path / "ce", tmp_path / "ntce", "--out", tmp_path / "out"]
+    output = run_command(*command, "--metric", "accuracy", "--metric", "ece")
+    none = "None of these metrics was measured for digits-ce and another method with its seed"
+    assert f"{none}: no differences\n" in output
+    assert "in common" not in output
+
+
+def test_a_best_mean_over_fewer_seeds_is_explained(tmp_path: Path) -> None:
+    _runs(tmp_path, {"ce": [0.5, 0.5, 0.9], "nonl": [0.6, 0.6, 0.9]})
+    command = ["compare", tmp_path / "ce", tmp_path / "nonl", "--out", tmp_path / "out"]
+    note = "the best mean is taken over the seeds that all methods have, not over all of each"
+    assert note not in run_command(*command, "--metric", "accuracy")
+    shutil.rmtree(tmp_path / "nonl" / "seed-2")
+    output = run_command(*command, "--metric", "accuracy")
+    assert "accuracy ↑ 63.33 ± 23.09 60.00 ± 0.00 digits-nonl" in _lines(output)
+    assert note in output
+    # Neither has a seed that the other has.
+    shutil.rmtree(tmp_path / "ce" / "seed-0")
+    shutil.rmtree(tmp_path / "ce" / "seed-1")
+    assert note in run_command(*command, "--metric", "accuracy")
 
 
 def test_validation_images_are_named(tmp_path: Path) -> None:

@@ -364,7 +364,9 @@ def test_a_run_without_a_checkpoint_is_refused(runs: Path, tmp_path: Path) -> No
 @pytest.mark.bad_input
 def test_overrides_must_not_change_what_was_trained(runs: Path) -> None:
     message = refusal("evaluate", runs / "ce", "--set", "loss.name=nonl")
-    assert message.startswith("overrides must not change what was trained: loss.name is ce there")
+    assert message.startswith(
+        f"{runs / 'ce'}: overrides must not change what was trained: loss.name is ce there"
+    )
 
 
 @pytest.mark.bad_input

@@ -231,3 +231,36 @@ def test_plans(tmp_path: Path) -> None:
     assert [run.recipe.seed for run in plan.runs] == [0, 1, 0, 1]
     same = plan_comparison(["digits-ce", "digits-ce"], out=tmp_path, seeds=[1])
     assert len(same.runs) == 1
+
+
+def test_plans_know_whether_runs_can_be_paired(tmp_path: Path) -> None:
+    given, second = _logged(tmp_path / "given", [0.5, 0.6])
+    other, *_ = _logged(tmp_path / "other", [0.5], recipe="digits-ce")
+    for targets, seeds, is_paired in (
+        ([given, second], None, False),
+        ([given, other], None, True),
+        ([second, other], None, False),
+        (["digits-ce", given], None, False),
+        (["digits-ce", given], [7], True),
+        (["digits-ce"], [1, 2], False),
+        (["digits-ce", "digits-ntce"], None, True),
+    ):
+        names = [str(target) for target in targets]
+        plan = plan_comparison(names, out=tmp_path / "out", seeds=seeds)
+        assert plan.is_paired is is_paired, (names, seeds)
+
+
+@pytest.mark.bad_input
+def test_a_refused_override_names_the_run(tmp_path: Path) -> None:
+    given, second = _logged(tmp_path / "given", [0.5, 0.6])
+    shorter = logged_run(tmp_path / "b", {"accuracy": [(1, 0.5)]}, "schedule.epochs=1")
+    with pytest.raises(RunFolderError) as error:
+        plan_comparison(
+            [str(given), str(second), str(shorter)],
+            out=tmp_path / "out",
+            overrides=["schedule.epochs=2"],
+        )
+    assert str(error.value) == (
+        f"{shorter}: overrides must not change what was trained: schedule.epochs is 1 there and "
+        "2 here"
+    )

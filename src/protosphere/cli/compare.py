@@ -18,6 +18,7 @@ from protosphere.cli.unused_options import refuse_unused
 if TYPE_CHECKING:
     from protosphere.recipes.schema import Recipe
     from protosphere.studies.compare import Trainer
+    from protosphere.studies.compare_plan import ComparisonPlan
 
 _MAX_SEEDS = 1000
 
@@ -103,16 +104,24 @@ def compare(
         from protosphere.runs.comparison import COMPARISON_FILE
         from protosphere.studies.compare import run_comparison
         from protosphere.studies.compare_metrics import select_metrics
+        from protosphere.studies.compare_plan import plan_comparison
 
         check_plot(plot, overwrite=overwrite)
         if as_json and plot is None:
             refuse_unused({"--metric": metric}, "with --json, which has all metrics")
         shown = select_metrics(metric or [])
+        chosen_seeds, overrides = _read_seeds(seeds, seed_list), overrides or []
+        if plot is not None:
+            _check_difference(
+                plan_comparison(
+                    targets, out=out, seeds=chosen_seeds, overrides=overrides, baseline=baseline
+                )
+            )
         comparison = run_comparison(
             targets,
             out=out,
-            seeds=_read_seeds(seeds, seed_list),
-            overrides=overrides or [],
+            seeds=chosen_seeds,
+            overrides=overrides,
             baseline=baseline,
             confidence=confidence,
             download=download,
@@ -127,7 +136,11 @@ def compare(
             if not comparison.pending:
                 folder = shlex.quote(str(out))
                 echo(f"Next: {program_name()} report {folder} for a page with figures")
-        if plot is not None and not comparison.pending:
+        if plot is not None and (comparison.pending or comparison.failures):
+            # The same command continues, and would refuse a picture that exists.
+            message = "the differences are drawn when all runs are complete"
+            echo(f"Not drawn to {plot}: {message}", err=True)
+        elif plot is not None:
             from protosphere.studies.plots.comparison import plot_comparison
 
             save_plot(plot, plot_comparison(comparison, shown), "the differences")
@@ -157,6 +170,14 @@ def _read_seeds(number: int | None, listed: str | None) -> list[int] | None:
         raise ValueError(
             f"--seed-list must be whole numbers separated by commas, got {listed!r}"
         ) from None
+
+
+def _check_difference(plan: "ComparisonPlan") -> None:
+    """Check before training that there will be a difference to draw."""
+    if not plan.is_paired:
+        raise ValueError(
+            f"--plot needs another method with a seed in common with {plan.baseline}; there is none"
+        )
 
 
 def create_trainer(device: str, *, download: bool) -> "Trainer":

@@ -16,6 +16,10 @@ from protosphere.report.metric_text import format_metric
 if TYPE_CHECKING:
     from protosphere.runs.comparison import ComparedMetric, Comparison, MetricDifference
 
+_BEST_OF_COMMON_SEEDS = (
+    "; the best mean is taken over the seeds that all methods have, not over all of each"
+)
+
 
 def print_comparison(comparison: "Comparison", metrics: Sequence[str]) -> None:
     """Print mean and standard deviation, differences to the baseline, and failures.
@@ -51,13 +55,26 @@ def _print_means(comparison: "Comparison", metrics: "Sequence[ComparedMetric]") 
         ["metric", *names, "best mean"],
         lines,
         note="accuracies, ece and nc4_agreement in %; ↑ higher is better, ↓ lower is better, "
-        "→ nearer to the value at collapse; collapse metrics are those of the training images",
+        "→ nearer to the value at collapse; collapse metrics are those of the training images"
+        + (_BEST_OF_COMMON_SEEDS if _seeds_differ(comparison, metrics) else ""),
     )
     if comparison.split == "validation":
         print_note(
             "These are validation images: where settings or checkpoints were chosen on them, the "
             "numbers are too good"
         )
+
+
+def _seeds_differ(comparison: "Comparison", metrics: "Sequence[ComparedMetric]") -> bool:
+    """Whether a metric has values of other seeds for one method than for another."""
+    for metric in metrics:
+        seeds: dict[str, set[int]] = {}
+        for run in comparison.runs:
+            if metric.name in run.values:
+                seeds.setdefault(run.method, set()).add(run.seed)
+        if any(one != other for one in seeds.values() for other in seeds.values()):
+            return True
+    return False
 
 
 def _has_several(comparison: "Comparison") -> bool:
@@ -74,6 +91,8 @@ def _count_runs(comparison: "Comparison", method: str) -> str:
 
 
 def _print_differences(comparison: "Comparison", metrics: "Sequence[ComparedMetric]") -> None:
+    if not metrics:
+        return
     rows = []
     for metric in metrics:
         for method in comparison.methods:
@@ -82,7 +101,7 @@ def _print_differences(comparison: "Comparison", metrics: "Sequence[ComparedMetr
                 rows.append(_difference_cells(metric, row, decimals_of(comparison, metric.name)))
     print_note("")
     if not rows:
-        print_note(f"No other run has a seed in common with {comparison.baseline}: no differences")
+        print_note(f"{_why_no_differences(comparison)}: no differences")
         return
     confidence = f"{100 * comparison.confidence:g}%"
     print_table(
@@ -101,6 +120,16 @@ def _print_differences(comparison: "Comparison", metrics: "Sequence[ComparedMetr
         f"clearly better or worse: p < {1 - comparison.confidence:.3g}, adjusted for the number of "
         "methods (Holm); not adjusted for the number of metrics. Intervals are not adjusted"
     )
+
+
+def _why_no_differences(comparison: "Comparison") -> str:
+    baseline = comparison.baseline
+    seeds = {run.seed for run in comparison.runs if run.method == baseline}
+    if not seeds:
+        return f"No run of {baseline} is complete"
+    if not any(run.method != baseline and run.seed in seeds for run in comparison.runs):
+        return f"No other complete run has a seed in common with {baseline}"
+    return f"None of these metrics was measured for {baseline} and another method with its seed"
 
 
 def _difference_cells(

@@ -78,7 +78,9 @@ def read_run_recipe(folder: RunFolder, overrides: Sequence[str] = ()) -> Recipe:
         raise RunFolderError(f"{folder.path} is not a run folder: it has no recipe") from None
     recipe = apply_overrides(stored, overrides)
     if changed := find_difference(stored, recipe):
-        raise RunFolderError(f"overrides must not change what was trained: {changed}")
+        raise RunFolderError(
+            f"{folder.path}: overrides must not change what was trained: {changed}"
+        )
     return recipe
 
 

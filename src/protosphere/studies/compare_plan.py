@@ -57,6 +57,12 @@ class ComparisonPlan:
     baseline: str
     seeds: tuple[int, ...]
 
+    @property
+    def is_paired(self) -> bool:
+        """Whether another method has a seed in common with the baseline: there is a difference."""
+        seeds = {run.recipe.seed for run in self.runs if run.method == self.baseline}
+        return any(run.method != self.baseline and run.recipe.seed in seeds for run in self.runs)
+
 
 @dataclass
 class _Method:
