@@ -5,7 +5,7 @@ import re
 import pytest
 
 from protosphere.cli import benchmark_table
-from protosphere.cli.benchmark_table import print_note, print_table
+from protosphere.cli.benchmark_table import difference, number, percent, print_note, print_table
 
 COLUMNS = ["run", "method", "classifier", "accuracy in %", "NLL"]
 ROWS = [
@@ -74,3 +74,21 @@ def test_names_of_runs_are_folded_last(
     terminal.setenv("COLUMNS", "67")
     print_table("A title", COLUMNS, ROWS)
     assert ROWS[0][0] in capsys.readouterr().out.split()
+
+
+@pytest.mark.parametrize("value", [-0.0, -0.004, 0.004])
+def test_what_is_rounded_to_zero_has_no_sign(value: float) -> None:
+    assert number(value, digits=2) == "0.00"
+    assert percent(value / 100, digits=2) == "0.00"
+    assert difference(value, digits=2) == "0.00"
+
+
+def test_differences_have_signs() -> None:
+    assert [difference(value) for value in (0.25, -1.0, None)] == ["+0.2", "-1.0", "–"]
+
+
+def test_numbers_below_a_bound_are_aligned_to_the_right(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table("A title", ["run", "H200 hours"], [["a", "<0.01"], ["b", "12.00"]])
+    assert capsys.readouterr().out.splitlines()[2].rstrip() == "a         <0.01"

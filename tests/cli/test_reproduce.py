@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from protosphere.cli.reproduce_text import describe_hours, print_reproduction
+from protosphere.studies.reproduce import Number, Reproduction, plan_target
 from protosphere.studies.reproduce_targets import TARGETS
 from support.commands import invoke, refusal, run_command
-from support.reproductions import COLORS, tiny_overrides
+from support.reproductions import COLORS, tiny_overrides, write_records
 from support.short_runs import logged_run
 
 # The rows and columns of each target that are computed here, and the fraction of its epochs.
@@ -56,7 +58,9 @@ def test_every_target_runs_from_start_to_end(name: str, out: Path) -> None:
     assert result.exit_code == 0, result.output
     if name == "table1":
         warning = "Warning: the data for CIFAR-100 have 10 classes, not 100: they are not the paper"
-        assert result.stderr.startswith(warning)
+        cost, first, *_ = result.stderr.splitlines()
+        assert cost.startswith("2 runs to train; what this takes is not known")
+        assert first.startswith(warning)
     content = json.loads(result.stdout)
     assert content == json.loads((out / f"{name}.json").read_text())
     rows, columns, _ = CHOSEN[name]
@@ -74,7 +78,8 @@ def test_every_target_runs_from_start_to_end(name: str, out: Path) -> None:
         if number["paper"] is not None and number["value"] != "never":
             assert number["difference"] == pytest.approx(number["value"] - number["paper"])
     again = invoke("reproduce", name, *_options(name, out))
-    assert (again.exit_code, again.stderr) == (0, "")
+    assert again.exit_code == 0
+    assert all(line.startswith("Warning: the data for ") for line in again.stderr.splitlines())
     lines = [re.sub(r"\s+", " ", line).strip() for line in again.stdout.splitlines()]
     first = cells[0]
     assert lines[0].startswith(f"{name}: {TARGETS[name].title} (1 of ")
@@ -131,6 +136,46 @@ def test_a_plan_has_cost_and_commands_and_trains_nothing(tmp_path: Path) -> None
     assert not (tmp_path / "out").exists()
 
 
+def test_a_plan_of_short_runs_has_minutes(tmp_path: Path) -> None:
+    options = ["--row", "nonl", "--out", tmp_path / "out", "--dry-run", "--scale"]
+    text = run_command("reproduce", "table1", *options, 0.002, "--column", "cifar10")
+    assert re.search(r"cifar10-nonl-2-epochs +2 +missing +<0\.01\n", text)
+    assert "1 run to train, less than a minute. " in text
+    text = run_command("reproduce", "table1", *options, 0.02, "--column", "cifar100")
+    assert re.search(r"cifar100-nonl-20-epochs +20 +missing +<0\.01\n", text)
+
+
+def test_a_complete_plan_has_no_cost(tmp_path: Path) -> None:
+    plan = plan_target("table1", out=tmp_path, rows=["nonl"], columns=["cifar10"])
+    write_records(plan, {"cifar10-nonl": 0.93996}, class_counts=(5000,) * 10)
+    options = ["--row", "nonl", "--column", "cifar10", "--out", tmp_path]
+    text = run_command("reproduce", "table1", *options, "--dry-run")
+    assert "\n0 runs to train. " in text
+
+
+def test_a_difference_that_is_rounded_to_zero_has_no_sign(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    number = Number("nonl", "cifar10", 1000, 1000, value=8.996, paper=9.0, runs=("run",))
+    print_reproduction(Reproduction("table1", "A title", 1.0, "", (number,), {}, ()), digits=2)
+    assert capsys.readouterr().out.splitlines()[2].split()[-3:] == ["9.00", "9.00", "0.00"]
+
+
+@pytest.mark.parametrize(
+    ("hours", "text"),
+    [
+        (113.63, "about 113.6 hours"),
+        (1234.5, "about 1,234.5 hours"),
+        (0.1, "about 0.1 hours"),
+        (0.09, "about 5 minutes"),
+        (0.01, "about 1 minute"),
+        (0.001, "less than a minute"),
+    ],
+)
+def test_hours_of_short_runs_are_minutes(hours: float, text: str) -> None:
+    assert describe_hours(hours) == text
+
+
 @pytest.mark.bad_input
 def test_refusals_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -157,7 +202,9 @@ def test_refusals_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     message = refusal("reproduce", "table1", "--plot", tmp_path / "x.gif", "--dry-run")
     assert message.startswith("--plot must be a file that ends in .png or .svg or .pdf")
     assert "at least one run folder" in refusal("reproduce", "behaviors")
-    assert "must be a run folder" in refusal("reproduce", "behaviors", "nowhere")
+    message = refusal("reproduce", "behaviors", "nowhere")
+    assert message == "nowhere must be a run folder; it does not exist"
+    assert "figure3-cifar10 or figure3-cifar100" in refusal("reproduce", "figure3")
     assert list(tmp_path.iterdir()) == []
 
 

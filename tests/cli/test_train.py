@@ -91,6 +91,30 @@ def test_a_resumed_run_says_where_it_continues(tmp_path: Path) -> None:
     assert run_command(*command, "--resume") == expected
 
 
+@pytest.mark.bad_input
+@pytest.mark.parametrize("content", ["", "garbage\n", '{"kind": "train"}\n[1]\n'])
+def test_a_finished_run_without_records_is_refused(content: str, run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    (folder / "metrics.jsonl").write_text(content)
+    message = refusal("train", "--resume", "--out", folder, "--device", "cpu")
+    assert message == (
+        f"{folder / 'metrics.jsonl'} must have the records of the finished run; it has none, and "
+        "the last checkpoint is of the end of training"
+    )
+
+
+def test_a_finished_run_of_which_records_are_missing_has_not_stopped_early(
+    run: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:2]))
+    assert run_command("train", "--resume", "--out", folder, "--device", "cpu") == (
+        f"Nothing left to do: {folder} has all 3 epochs, but metrics.jsonl has no records after "
+        "epoch 1\n"
+    )
+
+
 @pytest.mark.parametrize(("epoch", "status"), [(1, 1), (3, 0)])
 def test_the_exit_status_says_whether_a_signal_stopped_training(
     epoch: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -146,6 +170,9 @@ def test_early_stopping_names_the_best_value(tmp_path: Path) -> None:
     output = run_command(*command)
     assert "%, validation loss " in output
     assert "Stopped early after 1 evaluation without a new best. Best validation loss: " in output
+    done = RunFolder(tmp_path / "run").records()[-1]["epoch"]
+    expected = f"Nothing left to do: {tmp_path / 'run'} has stopped early after {done} epochs\n"
+    assert run_command(*command, "--resume") == expected
 
 
 def test_the_weights_of_an_earlier_run_are_announced(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.runs import RunFolder, RunFolderError
+from protosphere.runs import RunFolder, RunFolderError, find_run_folders
 from protosphere.runs.folder import RunFolderInUseError
 from protosphere.storage import StorageError
 
@@ -63,6 +63,18 @@ def test_a_recipe_that_was_half_written_does_not_count_as_another_file(tmp_path:
     with run.lock():
         run.start("name: a\n")
     assert run.recipe.read_text() == "name: a\n"
+
+
+@pytest.mark.bad_input
+def test_what_is_no_folder_of_runs_is_named(tmp_path: Path) -> None:
+    (tmp_path / "try.sh").write_text("#!/bin/sh\n")
+    for name, message in (
+        ("try.sh", r"try\.sh must be a run folder; it is a file"),
+        ("nowhere", "nowhere must be a run folder; it does not exist"),
+        ("", "is not a run folder and contains none"),
+    ):
+        with pytest.raises(RunFolderError, match=message):
+            find_run_folders(tmp_path / name)
 
 
 @pytest.mark.bad_input

@@ -1,11 +1,14 @@
 """The paper's expected behaviors on runs whose numbers are written by hand."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from protosphere.runs import RunFolderError
+from protosphere.runs import RunFolder, RunFolderError
+from protosphere.runs.metadata import write_class_names
 from protosphere.studies.behaviors import Checklist, check_behaviors
 from protosphere.studies.convergence import CONVERGENCE_METRICS
 from support.short_runs import logged_run
@@ -25,6 +28,9 @@ def _write(
     end: dict[str, float] = COLLAPSED,
     accuracy: float = 0.5,
     seed: int = 42,
+    data: Sequence[str] = (),
+    recipe: str = "digits",
+    num_images: int = 300,
 ) -> Path:
     """Write a run that is spread out, and collapsed from an epoch on (None: never)."""
     metrics = {
@@ -35,8 +41,31 @@ def _write(
         for name in CONVERGENCE_METRICS
     }
     metrics["accuracy"] = [(now, accuracy) for now in range(1, EPOCHS + 1)]
-    settings = (f"schedule.epochs={EPOCHS}", f"seed={seed}")
-    return logged_run(folder / f"{loss}-{seed}", metrics, *settings, recipe=f"digits-{loss}")
+    return logged_run(
+        folder / f"{loss}-{seed}",
+        metrics,
+        f"schedule.epochs={EPOCHS}",
+        f"seed={seed}",
+        *data,
+        recipe=f"{recipe}-{loss}",
+        class_counts=(num_images // 10,) * 10,
+    )
+
+
+def _write_images(
+    folder: Path, loss: str, *, path: str = "a", names: str = "abcdefghij", num_images: int = 300
+) -> Path:
+    """Write a run on a folder of images with ten classes."""
+    data = ("data.source=folder", f"data.path={path}")
+    run = _write(folder, loss, data=data, num_images=num_images)
+    write_class_names(RunFolder(run), names)
+    return run
+
+
+def _settings(folders: Sequence[Path], behavior: str = "EB3") -> list[str]:
+    """Return the settings that a behavior was checked in."""
+    checks = check_behaviors(folders).checks
+    return [check.setting for check in checks if check.behavior == behavior]
 
 
 def _benchmark(run: Path, name: str, rows: list[dict[str, object]]) -> None:
@@ -138,6 +167,44 @@ def test_only_runs_with_the_same_settings_are_compared(tmp_path: Path) -> None:
     (check,) = [one for one in check_behaviors([tmp_path]).checks if one.behavior == "EB3"]
     assert check.evidence.startswith("accuracy 60.0 and 70.0")
     assert check.setting == "digits, 20 epochs"
+
+
+@pytest.mark.parametrize("other", [{"num_images": 500}, {"names": "abcdefghix"}])
+def test_runs_on_other_images_or_classes_are_not_compared(
+    other: dict[str, Any], tmp_path: Path
+) -> None:
+    _write_images(tmp_path, "ntce")
+    _write_images(tmp_path, "normface", path="b", **other)
+    assert _settings([tmp_path]) == ["–"]
+    # The same data may be in another place.
+    _write_images(tmp_path / "same", "normface", path="c")
+    runs = [tmp_path / name for name in ("ntce-42", "normface-42", "same")]
+    assert _settings(runs) == ["folder, 20 epochs (1)"]
+    _write_images(tmp_path / "third", "ntce", path="d", **other)
+    runs.append(tmp_path / "third")
+    assert _settings(runs) == ["folder, 20 epochs (1)", "folder, 20 epochs (2)"]
+
+
+@pytest.mark.parametrize("unknown", ["names", "data.json", "classes.json"])
+def test_the_same_data_from_another_place_are_compared(unknown: str, tmp_path: Path) -> None:
+    # A file of arrays without names of classes, or records that were kept without them.
+    arrays = ("data.source=arrays", "data.path=images.npz")
+    _write(tmp_path, "ntce", data=arrays, recipe="cifar10")
+    downloaded = _write(tmp_path, "normface", recipe="cifar10")
+    write_class_names(RunFolder(downloaded), "abcdefghij")
+    if unknown != "names":
+        (tmp_path / "ntce-42" / unknown).unlink()
+    assert _settings([tmp_path]) == ["cifar10, 20 epochs"]
+
+
+def test_records_that_may_be_of_either_data_are_compared_with_neither(tmp_path: Path) -> None:
+    for index, names in enumerate(("abcdefghij", "abcdefghix")):
+        _write_images(tmp_path / str(index), "ntce", names=names)
+    unknown = _write_images(tmp_path / "unknown", "normface")
+    (unknown / "classes.json").unlink()
+    runs = [tmp_path / name for name in ("0", "1", "unknown")]
+    assert _settings(runs) == ["–"]
+    assert _settings(runs[1:]) == ["folder, 20 epochs"]
 
 
 def test_temperatures_are_not_averaged(tmp_path: Path) -> None:

@@ -30,8 +30,11 @@ from protosphere.studies.corruptions import CorruptionRow
 from protosphere.studies.label_noise import LabelNoiseRow
 from protosphere.studies.long_tail import LongTailRow
 from protosphere.studies.ood import OodRow
+from protosphere.studies.reproduce import TargetPlan, plan_target, run_target
+from protosphere.studies.reproduce_readings import RunReader
 from protosphere.studies.transfer import TransferRow
 from support.report_studies import create_comparison
+from support.short_runs import logged_run
 
 pytest.importorskip("matplotlib")
 
@@ -47,6 +50,7 @@ from protosphere.studies.plots.looks import label
 from protosphere.studies.plots.measurement import plot_measurement
 from protosphere.studies.plots.ood import plot_ood
 from protosphere.studies.plots.reliability import plot_reliability
+from protosphere.studies.plots.reproduce import plot_reproduction
 from protosphere.studies.plots.transfer import plot_transfer
 
 HOSTILE = "<script>$\\frac{a$ & --> \x1b[31m\n\ud800 猫 " + 40 * "long "
@@ -289,6 +293,39 @@ def test_a_circle_is_on_the_moving_average_where_it_reaches_collapse() -> None:
     assert _line(axes, "nonl") == [2, 4, 8]
     (circle,) = [line for line in axes.lines if line.get_marker() == "o"]
     assert np.asarray(circle.get_xydata()).tolist() == [[50, 4]]
+
+
+def test_figure_2_has_the_columns_that_were_chosen(tmp_path: Path) -> None:
+    def plan(*columns: str) -> TargetPlan:
+        return plan_target("figure2", out=tmp_path, rows=["ce", "nonl"], columns=columns)
+
+    metrics = {
+        "train_accuracy": [(500, 0.5), (1000, 0.9)],
+        "intra_effective_rank": [(500, 9.0), (1000, 8.0)],
+        "weights_effective_rank": [(500, 5.0), (1000, 7.0)],
+    }
+    for run in plan().runs.values():
+        logged_run(run.folder, metrics)
+        (run.folder / "recipe.yaml").write_text(run.recipe.to_yaml())
+
+    def draw(*columns: str) -> Any:
+        chosen = plan(*columns)
+        reader = RunReader(chosen.runs)
+        return plot_reproduction(run_target(chosen, train=lambda *_: False), reader)
+
+    figure = draw("train_accuracy", "weights_effective_rank")
+    panels = _panels(figure)
+    assert list(panels) == ["weights effective rank", "train accuracy"]
+    assert _line(panels["weights effective rank"], "ce") == pytest.approx([5, 7])
+    assert "Circle" in figure.get_suptitle()
+    axes = panels["train accuracy"]
+    assert axes.get_ylabel() == "accuracy in %"
+    assert _line(axes, "nonl") == pytest.approx([50, 90])
+    # A line of the average and one of the values for each run, and no threshold.
+    assert len(axes.lines) == 4
+    (axes,) = draw("train_accuracy").axes
+    assert axes.figure.get_suptitle() == ""
+    assert len(_panels(draw())) == 6
 
 
 def test_a_reliability_diagram_has_its_bins_before_and_after() -> None:

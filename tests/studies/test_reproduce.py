@@ -3,13 +3,11 @@
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from protosphere.evaluation.probes import ProbeResult
 from protosphere.recipes import catalog
 from protosphere.recipes.build import load_dataset
 from protosphere.recipes.runner import run_recipe
@@ -17,7 +15,6 @@ from protosphere.recipes.schema import Recipe, apply_overrides
 from protosphere.report.paper import paper_tables, paper_value
 from protosphere.runs import RunFolderError
 from protosphere.studies.reproduce import (
-    Reproduction,
     TargetPlan,
     plan_target,
     read_numbers,
@@ -31,7 +28,7 @@ from protosphere.studies.reproduce_runs import (
     plan_run,
 )
 from protosphere.studies.reproduce_targets import TARGETS
-from support.reproductions import tiny_overrides, write_records
+from support.reproductions import numbers_of, refuse_training, tiny_overrides, write_records
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
@@ -46,18 +43,10 @@ def _leaves(content: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[st
         yield from _leaves(value, (*path, key))
 
 
-def _refuse(recipe: Recipe, folder: Path) -> bool:
-    raise AssertionError(f"nothing must be trained, but {folder} was, with {recipe.name}")
-
-
 def _train(recipe: Recipe, folder: Path) -> bool:
     for _ in run_recipe(recipe, folder, load_dataset(recipe), start="resume"):
         pass
     return True
-
-
-def _numbers(result: Reproduction) -> dict[tuple[str, str], Any]:
-    return {(number.row, number.column): number.value for number in result.numbers}
 
 
 def test_every_number_of_the_paper_is_that_of_a_target() -> None:
@@ -129,6 +118,11 @@ def test_scale_shortens_epochs_warmup_and_probes() -> None:
     shortest = create_recipe(PaperRun("imagenet100-scl"), scale=0.002)
     assert (shortest.schedule.epochs, shortest.schedule.warmup_epochs) == (1, 0)
     assert (shortest.probe.epochs, shortest.probe.milestones) == (2, (1,))
+    # What is given is not scaled.
+    given = ["probe.epochs=100", "probe.milestones=[60, 75]", "schedule.warmup_epochs=3"]
+    full = create_recipe(PaperRun("imagenet100-scl"), scale=0.1, overrides=given)
+    assert (full.probe.epochs, full.probe.milestones) == (100, (60, 75))
+    assert (full.schedule.epochs, full.schedule.warmup_epochs) == (50, 3)
     # Often enough for the curves of Table 7, and not so often that it takes most of the time.
     every = {
         epochs: create_recipe(PaperRun("cifar100-ce"), scale=epochs / 1000).evaluation.every
@@ -165,7 +159,7 @@ def test_mean_deviation_and_best_by_hand(tmp_path: Path) -> None:
         "table13", out=tmp_path, rows=["ce"], columns=["cifar10 mean", "cifar10 std"]
     )
     assert plan.hours_left == 0
-    result = run_target(plan, train=_refuse)
+    result = run_target(plan, train=refuse_training)
     mean, deviation = result.numbers
     # Deviations -2, -1, 0, 1, 2: their squares sum to 10, divided by n - 1 = 4.
     assert mean.value == pytest.approx(96.0)
@@ -177,27 +171,7 @@ def test_mean_deviation_and_best_by_hand(tmp_path: Path) -> None:
     values = {"imagenet1k-ce": 0.751, "imagenet1k-4096-ce": 0.753, "imagenet1k-8192-ce": 0.752}
     write_records(best, values)
     best = plan_target("table1", out=tmp_path, rows=["ce"], columns=["imagenet1k"])
-    assert run_target(best, train=_refuse).numbers[0].value == pytest.approx(75.3)
-
-
-def test_probes_of_runs_without_weights_are_read(tmp_path: Path) -> None:
-    def plan() -> TargetPlan:
-        return plan_target("table14", out=tmp_path, rows=["cifar10"])
-
-    write_records(plan(), {"cifar10-scl": 0.9})
-    rows = [
-        ProbeResult("linear", "backbone", 0.91, 100, 1.0),
-        ProbeResult("cached_linear", "output", 0.92, 1, 1.0),
-        ProbeResult("cached_linear", "backbone", 0.93, 1, 1.0),
-        ProbeResult("class_means", "output", 0.94, 1, 1.0),
-    ]
-    folder = tmp_path / "cifar10-scl-1000-epochs" / "benchmarks"
-    with pytest.raises(RunFolderError, match=r"probes\.json"):
-        run_target(plan(), train=_refuse)
-    folder.mkdir()
-    content = {"benchmark": "probes", "settings": {}, "rows": [asdict(row) for row in rows]}
-    (folder / "probes.json").write_text(json.dumps(content))
-    assert list(_numbers(run_target(plan(), train=_refuse)).values()) == pytest.approx([91, 93, 94])
+    assert run_target(best, train=refuse_training).numbers[0].value == pytest.approx(75.3)
 
 
 @pytest.mark.long
@@ -236,7 +210,7 @@ def test_interrupted_and_resumed_gives_the_same_table(tmp_path: Path) -> None:
     whole = run_target(plan(tmp_path / "whole"), train=_train)
     run_target(plan(tmp_path / "parts"), train=kill)
     stopped = run_target(plan(tmp_path / "parts"), train=stop)
-    assert set(_numbers(stopped).values()) == {None}
+    assert set(numbers_of(stopped).values()) == {None}
     assert stopped.pending == ("cifar10-ntce-3-epochs", "cifar10-nonl-3-epochs")
     begun = plan(tmp_path / "parts")
     assert [run.epochs_done for run in begun.runs.values()] == [1, 0]
@@ -255,7 +229,7 @@ def test_interrupted_and_resumed_gives_the_same_table(tmp_path: Path) -> None:
     assert resumed == whole
     files = [(tmp_path / name / "table1.json").read_bytes() for name in ("whole", "parts")]
     assert files[0] == files[1]
-    assert run_target(plan(tmp_path / "parts"), train=_refuse) == whole
+    assert run_target(plan(tmp_path / "parts"), train=refuse_training) == whole
 
 
 def test_who_stops_training_does_not_wait_for_benchmarks(tmp_path: Path) -> None:
@@ -268,7 +242,7 @@ def test_who_stops_training_does_not_wait_for_benchmarks(tmp_path: Path) -> None
     plan = plan_target("table3", out=tmp_path, rows=rows, columns=columns)
     # The complete contrastive run has no probes: reading them would fail.
     result = run_target(plan, train=lambda *_: False)
-    assert list(_numbers(result).values()) == [8.0, None, None]
+    assert list(numbers_of(result).values()) == [8.0, None, None]
     assert result.pending == ("cifar10-nonl-1000-epochs",)
 
 
@@ -276,6 +250,9 @@ def test_who_stops_training_does_not_wait_for_benchmarks(tmp_path: Path) -> None
 def test_what_is_refused(tmp_path: Path) -> None:
     for arguments, message in (
         ({"name": "tabel1"}, "no table or figure 'tabel1' here; did you mean table1"),
+        ({"name": "Figure3"}, r"did you mean figure3-cifar10 or figure3-cifar100\?"),
+        ({"name": "figure"}, "did you mean figure2, figure3-cifar10 or figure3-cifar100"),
+        ({"name": "table"}, "'table' here; `protosphere reproduce list` lists them"),
         ({"name": "x"}, "`protosphere reproduce list` lists them"),
         ({"scale": 0.0001}, "at least one epoch; 0.0001 of the 1000 epochs of cifar10-ce is none"),
         ({"scale": 1.5}, "greater than 0 and at most 1, got 1.5"),
@@ -285,6 +262,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ({"name": "table13", "overrides": ["seed=3"]}, "seed must not be overridden"),
         ({"columns": ["cifar10"], "overrides": ["data.path=x"]}, "no recipe of this table has"),
         ({"overrides": ["data.rooot=x"]}, "rooot"),
+        ({"columns": ["imagenet1k"], "overrides": ["data.root=x"]}, "no recipe of this table has"),
+        ({"columns": ["imagenet1k"], "overrides": ["data.classes=x"]}, "no recipe of this table"),
     ):
         with pytest.raises(ValueError, match=message):
             plan_target(**({"name": "table1", "out": tmp_path} | arguments))  # type: ignore[arg-type]
@@ -299,6 +278,9 @@ def test_locations_are_those_of_the_data_that_have_them(tmp_path: Path) -> None:
     assert (data["imagenet100-ce"]["path"], data["imagenet100-ce"]["classes"]) == (
         "images", "list.txt",
     )  # fmt: skip
+    # The list selects the classes of ImageNet-100.
+    thousand = [values for name, values in data.items() if name.startswith("imagenet1k")]
+    assert [(values["path"], values["classes"]) for values in thousand] == [("images", None)] * 3
 
 
 def test_a_folder_of_another_recipe_is_refused(tmp_path: Path) -> None:
@@ -323,7 +305,7 @@ def test_records_are_read_wherever_their_images_came_from(tmp_path: Path) -> Non
     chosen: Any = {"out": tmp_path, "columns": ["cifar10"]}
     plan = plan_target("table1", rows=["nonl"], **chosen)
     assert plan.missing == ()
-    assert _numbers(run_target(plan, train=_refuse)) == {("nonl", "cifar10"): 90.0}
+    assert numbers_of(run_target(plan, train=refuse_training)) == {("nonl", "cifar10"): 90.0}
     # Rows whose runs are missing are left out; nothing is written.
     (tmp_path / "table1.json").unlink()
     numbers = read_numbers(plan_target("table1", rows=["ce", "nonl"], **chosen))

@@ -8,7 +8,8 @@ import numpy as np
 
 from protosphere.data.datasets import load_digits
 from protosphere.data.splits import ImageSet
-from protosphere.studies.reproduce import TargetPlan
+from protosphere.recipes.schema import Recipe
+from protosphere.studies.reproduce import Reproduction, TargetPlan
 from support.short_runs import logged_run
 
 _TEMPORARY = tempfile.TemporaryDirectory()
@@ -55,3 +56,13 @@ def write_records(
         name = run.folder.name.removesuffix(f"-{epochs}-epochs")
         logged_run(run.folder, {metric: [(epochs, values[name])]}, class_counts=class_counts)
         (run.folder / "recipe.yaml").write_text(run.recipe.to_yaml())
+
+
+def refuse_training(recipe: Recipe, folder: Path) -> bool:
+    """Fail, where all runs are complete."""
+    raise AssertionError(f"nothing must be trained, but {folder} was, with {recipe.name}")
+
+
+def numbers_of(result: Reproduction) -> dict[tuple[str, str], Any]:
+    """Return the numbers of a table by row and column."""
+    return {(number.row, number.column): number.value for number in result.numbers}

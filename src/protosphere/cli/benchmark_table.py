@@ -22,20 +22,34 @@ def percent(value: float | None, *, digits: int = 1) -> str:
     >>> percent(0.4491), percent(None)
     ('44.9', '–')
     """
-    return MISSING if value is None or math.isnan(value) else f"{100 * value:.{digits}f}"
+    return number(None if value is None else 100 * value, digits=digits)
 
 
 def number(value: float | None, *, digits: int = 1) -> str:
-    """Return a number, or a dash if there is none.
+    """Return a number, or a dash if there is none; what is rounded to 0 has no sign.
 
     Args:
         value: The number.
         digits: Number of decimal places.
 
-    >>> number(40.0), number(None)
-    ('40.0', '–')
+    >>> number(40.0), number(-0.04), number(None)
+    ('40.0', '0.0', '–')
     """
-    return MISSING if value is None or math.isnan(value) else f"{value:.{digits}f}"
+    return MISSING if value is None or math.isnan(value) else f"{value:z.{digits}f}"
+
+
+def difference(value: float | None, *, digits: int = 1) -> str:
+    """Return a difference with its sign, or a dash if there is none.
+
+    Args:
+        value: The difference.
+        digits: Number of decimal places.
+
+    >>> difference(0.5), difference(-0.5), difference(-0.04), difference(None)
+    ('+0.5', '-0.5', '0.0', '–')
+    """
+    text = number(value, digits=digits)
+    return f"+{text}" if value is not None and value > 0 and float(text) else text
 
 
 def run_labels(paths: Iterable[Path | str]) -> dict[str, str]:
@@ -156,7 +170,7 @@ def _is_number(text: str) -> bool:
     if text in (MISSING, "", "never"):
         return True
     try:
-        float(text.split(" ", maxsplit=1)[0].rstrip("%").replace(",", ""))
+        float(text.split(" ", maxsplit=1)[0].removeprefix("<").rstrip("%").replace(",", ""))
     except ValueError:
         return False
     return True

@@ -143,7 +143,8 @@ def reproduce(
         from protosphere.cli.compare import create_trainer
         from protosphere.cli.devices import resolve_device
         from protosphere.cli.reproduce_text import print_plan, print_reproduction
-        from protosphere.studies.reproduce import check_data, plan_target, run_target
+        from protosphere.studies.reproduce import plan_target, run_target
+        from protosphere.studies.reproduce_data import check_data
 
         out = Path("runs/reproduce") if out is None else out
         make_plan = partial(
@@ -160,7 +161,7 @@ def reproduce(
         unused = None if target == _CORRUPTIONS else imagenet_c
         refuse_unused({"--imagenet-c": unused}, f"on {target}: it is for {_CORRUPTIONS}")
         if dry_run:
-            print_plan(plan, as_json=as_json)
+            print_plan(plan, download=download, as_json=as_json)
             return
         used = resolve_device(device)
         reader = _create_reader(plan, used, overrides or [], sets, imagenet_c, download=download)
@@ -191,7 +192,7 @@ def reproduce(
             "command continues",
             err=True,
         )
-    if result.pending:
+    if result.pending or result.failures:
         raise typer.Exit(1)
 
 
@@ -236,10 +237,18 @@ def _create_reader(
 
 def _announce_cost(plan: "TargetPlan", device: str, *, is_confirmed: bool) -> None:
     """Say what training costs before it starts; days of it must be confirmed."""
+    from protosphere.cli.reproduce_text import describe_hours
     from protosphere.cli.text import count
 
     hours = plan.hours_left
-    if not plan.missing or hours is None:
+    if not plan.missing:
+        return
+    if hours is None:
+        echo(
+            f"{count(len(plan.missing), 'run')} to train; what this takes is not known, since no "
+            "speed was measured for this backbone and image size",
+            err=True,
+        )
         return
     if hours > _MANY_HOURS and not is_confirmed:
         raise ValueError(
@@ -248,10 +257,9 @@ def _announce_cost(plan: "TargetPlan", device: str, *, is_confirmed: bool) -> No
             "the commands that run it elsewhere"
         )
     longer = "" if device.startswith("cuda") else f"; {device} is far slower"
-    cost = f"about {hours:,.1f} hours" if hours >= 0.1 else f"about {60 * hours:.2g} minutes"
     echo(
-        f"{count(len(plan.missing), 'run')} to train, {cost} on one H200 by measured "
-        f"speeds{longer}",
+        f"{count(len(plan.missing), 'run')} to train, {describe_hours(hours)} on one H200 by "
+        f"measured speeds{longer}",
         err=True,
     )
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from protosphere.cli.benchmark_table import MISSING, number, print_note, print_table
+from protosphere.cli.benchmark_table import difference, number, print_note, print_table
 from protosphere.cli.text import count, echo, to_json
 
 if TYPE_CHECKING:
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 _ESTIMATE = (
     "Hours are those of training on one H200, estimated from measured images per second "
-    "(ResNet-18 at 32 pixels and ResNet-50 at 224; deeper networks by their multiplications), "
-    "without evaluations, probes and reading of files."
+    "(ResNet-18 at 32 pixels in batches of 512, and ResNet-50 at 224; deeper networks by their "
+    "multiplications; smaller batches are slower), without evaluations, probes and reading of "
+    "files."
 )
 
 
@@ -55,7 +56,7 @@ def print_list(*, as_json: bool) -> None:
                 row["title"],
                 ", ".join(row["data"]),
                 row["runs"],
-                number(row["gpu_hours"]),
+                _hours(row["gpu_hours"]),
             ]
             for row in rows
         ],
@@ -63,13 +64,16 @@ def print_list(*, as_json: bool) -> None:
     )
 
 
-def print_plan(plan: "TargetPlan", *, as_json: bool) -> None:
+def print_plan(plan: "TargetPlan", *, download: bool, as_json: bool) -> None:
     """Print the runs of a table, their cost, and the commands that train them.
 
     Args:
         plan: What the table needs.
+        download: Whether the commands download missing data.
         as_json: Whether to print JSON.
     """
+    option = " --download" if download else ""
+    commands = {run.folder.name: f"{run.command}{option}" for run in plan.runs.values()}
     runs: list[dict[str, Any]] = [
         {
             "run": run.folder.name,
@@ -78,7 +82,7 @@ def print_plan(plan: "TargetPlan", *, as_json: bool) -> None:
             "epochs_done": run.epochs_done,
             "is_complete": run.is_complete,
             "gpu_hours": run.gpu_hours,
-            "command": f"protosphere {run.command}",
+            "command": f"protosphere {commands[run.folder.name]}",
         }
         for run in plan.runs.values()
     ]
@@ -93,7 +97,7 @@ def print_plan(plan: "TargetPlan", *, as_json: bool) -> None:
             run["run"],
             run["epochs"],
             _describe_state(run),
-            number(run["gpu_hours"], digits=2),
+            _hours(run["gpu_hours"], digits=2),
         ]
         for run in runs
     ]
@@ -102,10 +106,34 @@ def print_plan(plan: "TargetPlan", *, as_json: bool) -> None:
         ["run", "epochs", "state", "H200 hours"],
         lines,
     )
-    left = number(plan.hours_left)
-    print_note(f"{count(len(plan.missing), 'run')} to train, about {left} hours. {_ESTIMATE}")
+    cost = f", {describe_hours(plan.hours_left)}" if plan.missing else ""
+    print_note(f"{count(len(plan.missing), 'run')} to train{cost}. {_ESTIMATE}")
     if plan.missing:
-        _print_commands(plan)
+        _print_commands(plan, [commands[run.folder.name] for run in plan.missing])
+
+
+def describe_hours(hours: float | None) -> str:
+    """Return how long training takes, in minutes below a tenth of an hour.
+
+    Args:
+        hours: The hours; None if they are not known.
+
+    >>> describe_hours(113.63), describe_hours(0.05), describe_hours(0.002)
+    ('about 113.6 hours', 'about 3 minutes', 'less than a minute')
+    """
+    if hours is None:
+        return "hours not known"
+    if hours >= 0.1:
+        return f"about {hours:,.1f} hours"
+    minutes = round(60 * hours)
+    return f"about {count(minutes, 'minute')}" if minutes else "less than a minute"
+
+
+def _hours(hours: float | None, *, digits: int = 1) -> str:
+    """Return the hours of a table; few of them are not 0."""
+    least = 10**-digits
+    is_few = hours is not None and 0 < hours < least
+    return f"<{least:g}" if is_few else number(hours, digits=digits)
 
 
 def _describe_state(run: dict[str, Any]) -> str:
@@ -114,19 +142,19 @@ def _describe_state(run: dict[str, Any]) -> str:
     return f"has {count(run['epochs_done'], 'epoch')}" if run["epochs_done"] else "missing"
 
 
-def _print_commands(plan: "TargetPlan") -> None:
+def _print_commands(plan: "TargetPlan", commands: list[str]) -> None:
     """Print how each run is trained elsewhere; afterwards the same command reads them all."""
     echo("")
     print_note("On one GPU, one command for each run:")
-    for run in plan.missing:
-        echo(f"protosphere {run.command}")
+    for command in commands:
+        echo(f"protosphere {command}")
     print_note("On the 8 GPUs of one machine, for example:")
-    echo(f"torchrun --nproc-per-node 8 -m protosphere {plan.missing[0].command}")
+    echo(f"torchrun --nproc-per-node 8 -m protosphere {commands[0]}")
     print_note("With Slurm, within a job of one task per machine (docs/many-gpus.md):")
     echo(
         'srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node 8 --rdzv-backend c10d '
         '--rdzv-endpoint "$head:29500" --rdzv-id "$SLURM_JOB_ID" -m protosphere '
-        f"{plan.missing[0].command}"
+        f"{commands[0]}"
     )
     print_note(
         f"Runs that are complete in {plan.out} are read by `protosphere reproduce "
@@ -159,14 +187,13 @@ def print_reproduction(result: "Reproduction", *, digits: int) -> None:
 
 def _line(one: "Number", digits: int) -> list[str]:
     value = one.value if isinstance(one.value, str) else number(one.value, digits=digits)
-    difference = MISSING if one.difference is None else f"{one.difference:+.{digits}f}"
     return [
         one.row,
         one.column,
         str(one.epochs),
         value,
         number(one.paper, digits=digits),
-        difference,
+        difference(one.difference, digits=digits),
     ]
 
 

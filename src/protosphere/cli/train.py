@@ -185,9 +185,7 @@ def train_run(
                 show(event)
                 write(event.progress.step, _logged(event, recipe.split))
         if last is None:
-            done = RunFolder(out).records()[-1]["epoch"]
-            reason = "all" if done == epochs else "stopped early after"
-            echo(f"Nothing left to do: {out} has {reason} {count(done, 'epoch')}")
+            echo(f"Nothing left to do: {out} has {_describe_end(recipe, RunFolder(out))}")
             return True
         if _is_unfinished(last, recipe):
             step = last.progress.step
@@ -203,6 +201,25 @@ def train_run(
             echo(note)
         echo(f"{text}{_best(last, recipe)}{next_steps}".rstrip())
         return True
+
+
+def _describe_end(recipe: "Recipe", folder: "RunFolder") -> str:
+    """Return how many epochs a finished run has; refuse a run whose records are lost."""
+    from protosphere.recipes.monitor import is_patience_exhausted
+    from protosphere.runs import RunFolderError
+
+    records = folder.records()
+    done = max((one["epoch"] for one in records if isinstance(one.get("epoch"), int)), default=0)
+    if not done:
+        raise RunFolderError(
+            f"{folder.metrics} must have the records of the finished run; it has none, and the "
+            "last checkpoint is of the end of training"
+        )
+    epochs = recipe.schedule.epochs
+    if done < epochs and is_patience_exhausted(recipe.checkpoint, records):
+        return f"stopped early after {count(done, 'epoch')}"
+    missing = f", but metrics.jsonl has no records after epoch {done}" if done < epochs else ""
+    return f"all {count(epochs, 'epoch')}{missing}"
 
 
 def _load_dataset(recipe: "Recipe", world: "World", *, download: bool) -> "ImageDataset":

@@ -74,11 +74,13 @@ def find_run_folders(path: Path | str) -> list[Path]:
         path: A run folder, or a folder that contains run folders.
 
     Raises:
-        RunFolderError: The folder does not exist, or is no run folder and contains none.
+        RunFolderError: The folder does not exist or is a file, or is no run folder and contains
+            none.
     """
     path = Path(path)
     if not path.is_dir():
-        raise RunFolderError(f"{path} must be a run folder; it does not exist")
+        problem = "it is a file" if path.exists() else "it does not exist"
+        raise RunFolderError(f"{path} must be a run folder; {problem}")
     for level in range(4):
         if found := sorted(file.parent for file in path.glob("*/" * level + "recipe.yaml")):
             return found

@@ -2,20 +2,30 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from protosphere.recipes import catalog
 from protosphere.recipes.loading import read_run_recipe
 from protosphere.recipes.schema import Recipe, RecipeError
 from protosphere.runs import RunFolder, RunFolderError, find_run_folders
+from protosphere.runs.metadata import DataMetadata, read_class_names
 from protosphere.studies.common import method_name
 from protosphere.studies.convergence import TrainingLog, read_log
 
 _WITHOUT_EFFECT = {"name", "seed", "loss", "evaluation", "checkpoint", "probe"}
-_LOCATIONS = ("root", "path", "classes", "workers", "in_memory", "source")
+_LOCATIONS = {"root", "path", "classes", "workers", "in_memory", "source"}
+
+
+class _Images(NamedTuple):
+    """What tells training images apart, wherever they are; None for what is not known."""
+
+    num_images: int | None
+    num_classes: int | None
+    class_names: tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,20 @@ class RunRecords:
     def loss(self) -> str:
         """The loss, as the paper's tables name it."""
         return method_name(self.recipe)
+
+    @cached_property
+    def images(self) -> "_Images":
+        """What was kept about the images that it was trained on."""
+        folder, num_images, names = RunFolder(self.path), None, None
+        with suppress(RunFolderError):
+            num_images = DataMetadata.read(folder).num_train
+        with suppress(RunFolderError):
+            names = tuple(read_class_names(folder))
+        if names is None:
+            return _Images(num_images, None, None)
+        # Arrays without class names get these.
+        is_unnamed = names == tuple(f"class {index}" for index in range(len(names)))
+        return _Images(num_images, len(names), None if is_unnamed else names)
 
     def rows(self, benchmark: str) -> list[dict[str, Any]]:
         """Return the rows of a benchmark; none if it was not run."""
@@ -90,8 +114,9 @@ def group_runs(
 ) -> dict[str, dict[str, list[RunRecords]]]:
     """Return the runs by setting and loss.
 
-    Of runs whose loss has different settings, such as temperatures, those with the settings of
-    the recipe are returned, or else those with the settings of the first one.
+    Data with another number of training images or other classes are another setting. Of runs whose
+    loss has different settings, such as temperatures, those with the settings of the recipe are
+    returned, or else those with the settings of the first one.
 
     Args:
         runs: The runs.
@@ -100,13 +125,11 @@ def group_runs(
     """
     groups: dict[str, dict[str, list[RunRecords]]] = {}
     titles: dict[str, str] = {}
-    for run in runs:
-        content = run.recipe.model_dump(mode="json", exclude=_WITHOUT_EFFECT)
-        for key in _LOCATIONS:
-            content["data"].pop(key, None)
-        if across:
-            content = {"data": content["data"], "epochs": run.recipe.schedule.epochs}
-        key = json.dumps([_data_name(run), content], sort_keys=True)
+    for run, images in zip(runs, _identify_images(runs), strict=True):
+        content: dict[str, Any] = {"epochs": run.recipe.schedule.epochs}
+        if not across:
+            content = run.recipe.model_dump(mode="json", exclude={*_WITHOUT_EFFECT, "data"})
+        key = json.dumps([_data_key(run), images, content], sort_keys=True)
         title = f"{_data_name(run)}, {run.recipe.schedule.epochs} epochs"
         groups.setdefault(key, {}).setdefault(run.loss, []).append(run)
         titles[key] = title
@@ -120,12 +143,41 @@ def group_runs(
     return named
 
 
+def _identify_images(runs: Sequence[RunRecords]) -> list[_Images]:
+    """Return what is known of the images of each run, its own records or those of other runs.
+
+    Records may be kept without metadata, and arrays may have no class names: what is not known is
+    taken from the runs on data of the same name that agree in the rest, if these agree.
+    """
+    known: dict[str, list[_Images]] = {}
+    for run in runs:
+        known.setdefault(_data_key(run), []).append(run.images)
+    return [_complete(run.images, known[_data_key(run)]) for run in runs]
+
+
+def _complete(images: _Images, known: Sequence[_Images]) -> _Images:
+    """Fill in what is not known, if all that agree with the rest have the same."""
+    alike = [
+        other
+        for other in known
+        if all(a is None or b is None or a == b for a, b in zip(images, other, strict=True))
+    ]
+    found = [set(values) - {None} for values in zip(*alike, strict=True)]
+    return _Images(*(values.pop() if len(values) == 1 else None for values in found))
+
+
 def _select_settings(runs: list[RunRecords]) -> list[RunRecords]:
     """Return the runs whose loss has the same settings: those of the recipe, if there are any."""
     known = [run for run in runs if run.recipe.name in catalog.names()]
     own = [run for run in known if run.recipe.loss == catalog.get_recipe(run.recipe.name).loss]
     first = (own or runs)[0].recipe.loss
     return [run for run in runs if run.recipe.loss == first]
+
+
+def _data_key(run: RunRecords) -> str:
+    """The dataset and its settings, wherever the images are."""
+    content = run.recipe.data.model_dump(mode="json", exclude=_LOCATIONS)
+    return json.dumps([_data_name(run), content], sort_keys=True)
 
 
 def _data_name(run: RunRecords) -> str:

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from protosphere.data.splits import DataError
-from protosphere.recipes.build import load_dataset
 from protosphere.recipes.schema import RecipeError
 from protosphere.recipes.schema.text import parse_value
 from protosphere.report.paper import paper_value
-from protosphere.storage import create_folder, write_json
+from protosphere.runs import RunFolderError
+from protosphere.storage import StorageError, create_folder, write_json
 from protosphere.studies.common import describe_error, free_memory
 from protosphere.studies.compare import Trainer
+from protosphere.studies.compare_records import is_complete
 from protosphere.studies.compiled_code import CompiledCode
 from protosphere.studies.reproduce_readings import RunReader, Value
 from protosphere.studies.reproduce_runs import PaperRun, PlannedRun, get_base_recipe, plan_run
@@ -100,7 +100,8 @@ class Reproduction:
         scale: Fraction of the paper's epochs.
         note: What is different from the paper.
         numbers: The numbers.
-        failures: Why runs have no result, by their folder.
+        failures: Why runs have no result, by their folder; and why numbers have none, by row and
+            column.
         pending: Folders of runs that are not complete.
         overrides: What was changed in all recipes.
     """
@@ -156,8 +157,8 @@ def plan_target(
         run for cell in target.cells for run in (*cell.runs, *cell.reading.other_runs)
     )
     planned = {run: plan_run(run, out=out, scale=scale, overrides=overrides) for run in needed}
-    _check_overrides(planned, overrides)
     sets = [one for cell in target.cells for one in cell.reading.transfer_sets]
+    _check_overrides(planned, overrides, sets)
     return TargetPlan(
         target,
         scale,
@@ -167,68 +168,6 @@ def plan_target(
         tuple(dict.fromkeys(sets)),
         tuple(overrides),
     )
-
-
-def check_data(plan: TargetPlan, reader: RunReader, *, download: bool = False) -> tuple[str, ...]:
-    """Check that all data are there, before anything is trained.
-
-    Args:
-        plan: What the table needs.
-        reader: The runs.
-        download: Whether missing data are downloaded.
-
-    Returns:
-        Sentences about data that cannot be those of the paper.
-
-    Raises:
-        DataError: Some are not; the message says what needs them.
-    """
-    checked: set[tuple[str, str]] = set()
-    warnings = []
-    for run in plan.missing:
-        section = run.run.data.title, run.recipe.data.model_dump_json()
-        if section in checked:
-            continue
-        checked.add(section)
-        try:
-            dataset = load_dataset(run.recipe, download=download)
-        except DataError as error:
-            data = run.run.data
-            raise DataError(
-                f"{plan.target.name} needs {data.title} ({data.source}): {error}; "
-                f"{_advice(plan, run)}"
-            ) from None
-        num_classes = dataset.train.num_classes
-        if num_classes != run.run.data.num_classes:
-            warnings.append(
-                f"the data for {run.run.data.title} have {num_classes} classes, not "
-                f"{run.run.data.num_classes}: they are not the paper's"
-            )
-    if any(not run.is_complete or run.has_weights for run in plan.runs.values()):
-        for name in plan.transfer_sets:
-            reader.transfer_set(name)
-    return tuple(warnings)
-
-
-def _advice(plan: TargetPlan, missing: PlannedRun) -> str:
-    """What can be done about data that are missing."""
-    title = missing.run.data.title
-    others = [
-        column
-        for column in plan.target.columns
-        if all(
-            run.data.title != title
-            for cell in plan.target.cells
-            if cell.column == column
-            for run in (*cell.runs, *cell.reading.other_runs)
-        )
-    ]
-    hours = plan.hours_left
-    cost = "" if hours is None else f" (about {hours:,.1f} hours of training on one H200)"
-    text = f"--dry-run prints what all of it costs{cost} and the commands that run it elsewhere"
-    if others:
-        text += f"; {title} is not needed with --column {' or '.join(others)}"
-    return text
 
 
 def run_target(
@@ -241,9 +180,9 @@ def run_target(
 ) -> Reproduction:
     """Train the runs that are missing, one at a time, and read the numbers of a table.
 
-    Complete runs are read, interrupted ones resumed. A run that fails is recorded, and the next one
-    is trained. The result is written to OUT/NAME.json, and does not depend on how often the
-    reproduction was interrupted.
+    Complete runs are read, interrupted ones resumed. A run or a benchmark that fails is recorded,
+    and the next one is computed. The result is written to OUT/NAME.json, and does not depend on how
+    often the reproduction was interrupted.
 
     Args:
         plan: What the table needs.
@@ -254,10 +193,9 @@ def run_target(
         report: Called with a line of text before each run that is trained, and after a failure.
 
     Raises:
-        DataError: Data of a benchmark are missing.
-        RunFolderError: The records of a run are damaged.
         StorageError: The folder cannot be written to.
     """
+    create_folder(plan.out)
     failures: dict[str, str] = {}
     runs, is_stopped = dict(plan.runs), False
     code, missing = CompiledCode(device), plan.missing
@@ -270,6 +208,8 @@ def run_target(
             if not train(run.recipe, run.folder):
                 is_stopped = True
                 break
+            if not is_complete(run.folder):
+                raise RunFolderError(f"{run.folder} must have the records of all epochs")
             epochs = run.recipe.schedule.epochs
             runs[run.run] = replace(run, is_complete=True, epochs_done=epochs)
         except Exception as error:  # The other runs are worth having, whatever has happened.
@@ -284,17 +224,21 @@ def run_target(
         plan.scale,
         plan.target.note,
         # Who stops training does not want to wait for benchmarks.
-        read_numbers(plan, reader, logged_only=is_stopped),
+        read_numbers(plan, reader, logged_only=is_stopped, failures=failures),
         failures,
         tuple(_relative(run.folder, plan.out) for run in runs.values() if not run.is_complete),
         plan.overrides,
     )
-    _write(plan.out / f"{plan.target.name}.json", result)
+    write_json(plan.out / f"{plan.target.name}.json", result.to_json())
     return result
 
 
 def read_numbers(
-    plan: TargetPlan, reader: RunReader | None = None, *, logged_only: bool = False
+    plan: TargetPlan,
+    reader: RunReader | None = None,
+    *,
+    logged_only: bool = False,
+    failures: dict[str, str] | None = None,
 ) -> tuple[Number, ...]:
     """Read the numbers of a table from the runs that are complete; nothing is trained.
 
@@ -302,25 +246,42 @@ def read_numbers(
         plan: What the table needs.
         reader: The runs; None for those of the plan.
         logged_only: Whether numbers that need a benchmark are left out.
+        failures: Takes why numbers could not be read, by row and column; if it is None, the first
+            error is raised.
 
     Returns:
-        All numbers of the table; those whose runs are missing have the value None.
+        All numbers of the table; those that are missing have the value None.
 
     Raises:
         RunFolderError: The records of a run are damaged, or have neither weights nor benchmark.
+        StorageError: A folder cannot be written to.
     """
     reader = RunReader(plan.runs) if reader is None else reader
-    return tuple(
-        _read_number(cell, reader, plan.out, logged_only=logged_only) for cell in plan.target.cells
-    )
+    numbers = []
+    for cell in plan.target.cells:
+        try:
+            value = _read_value(cell, reader, logged_only=logged_only)
+        except StorageError:
+            raise
+        except Exception as error:  # The other numbers are worth having, whatever has happened.
+            if failures is None:
+                raise
+            _LOG.debug("%s, %s has failed", cell.row, cell.column, exc_info=True)
+            failures[f"{cell.row}, {cell.column}"] = describe_error(error)
+            value = None
+        numbers.append(_create_number(cell, value, reader, plan.out))
+    return tuple(numbers)
 
 
-def _read_number(cell: Cell, reader: RunReader, out: Path, *, logged_only: bool) -> Number:
+def _read_value(cell: Cell, reader: RunReader, *, logged_only: bool) -> Value:
     planned = [reader.runs[run] for run in (*cell.runs, *cell.reading.other_runs)]
-    value: Value = None
     is_read = cell.reading.is_logged or not logged_only
-    if is_read and all(run.is_complete for run in planned):
-        value = _combine([cell.reading.read(reader, run) for run in cell.runs], cell)
+    if not is_read or not all(run.is_complete for run in planned):
+        return None
+    return _combine([cell.reading.read(reader, run) for run in cell.runs], cell)
+
+
+def _create_number(cell: Cell, value: Value, reader: RunReader, out: Path) -> Number:
     own = [reader.runs[run] for run in cell.runs]
     epochs = own[0].recipe.schedule.epochs
     return Number(
@@ -369,12 +330,14 @@ def _select(target: Target, rows: Sequence[str], columns: Sequence[str]) -> Targ
     return replace(target, cells=cells)
 
 
-def _check_overrides(planned: Mapping[PaperRun, PlannedRun], overrides: Sequence[str]) -> None:
-    """Refuse an override that no recipe has taken."""
+def _check_overrides(
+    planned: Mapping[PaperRun, PlannedRun], overrides: Sequence[str], transfer_sets: Sequence[str]
+) -> None:
+    """Refuse an override that no recipe has taken; ``data.root`` is that of transfer sets too."""
     for override in overrides:
         key, _, text = override.partition("=")
         section, _, name = key.strip().partition(".")
-        if section != "data" or "." in name or name == "root":  # Also of sets to transfer to.
+        if section != "data" or "." in name or (name == "root" and transfer_sets):
             continue
         value = parse_value(text)
         taken = [run.recipe.data.model_dump(mode="json").get(name) for run in planned.values()]
@@ -384,8 +347,3 @@ def _check_overrides(planned: Mapping[PaperRun, PlannedRun], overrides: Sequence
 
 def _relative(folder: Path, out: Path) -> str:
     return folder.relative_to(out).as_posix()
-
-
-def _write(path: Path, result: Reproduction) -> None:
-    create_folder(path.parent)
-    write_json(path, result.to_json())

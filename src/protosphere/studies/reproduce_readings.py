@@ -1,5 +1,6 @@
 """How a number of the paper is read from runs: logged metrics, probes and benchmarks."""
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from protosphere.data.progress import Progress, no_progress
 from protosphere.data.transfer_sets import TransferSet, load_transfer_set, parse_target
 from protosphere.evaluation.probes import ProbeName, ProbeResult
 from protosphere.recipes.loading import Run, load_run
-from protosphere.runs import RunFolder
+from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.metadata import read_class_names
 from protosphere.runs.results import ResultFile, read_result
 from protosphere.studies.common import reported_split, run_settings
@@ -59,6 +60,8 @@ class RunReader:
     )
     _loaded: dict[Path, Run] = field(default_factory=dict)
     _targets: dict[str, TransferSet] = field(default_factory=dict)
+    # Why benchmarks have failed: numbers of the same one do not compute it again.
+    _errors: dict[tuple[Path, str], Exception] = field(default_factory=dict)
 
     def last_evaluation(self, run: PaperRun) -> dict[str, Any]:
         """Return the last evaluation of a complete run."""
@@ -85,6 +88,8 @@ class RunReader:
         name: str,
         row_type: type[RowT],
         compute: Callable[[Run, Progress], tuple[RowT, ...]],
+        *,
+        title: str | None = None,
     ) -> tuple[RowT, ...]:
         """Return the rows of a benchmark, computed or read if they are there.
 
@@ -95,24 +100,49 @@ class RunReader:
             name: Name of the file under ``benchmarks``.
             row_type: Kind of its rows.
             compute: Computes and keeps them.
+            title: What is computed; None for the name.
 
         Raises:
-            RunFolderError: There are neither weights nor rows.
+            RunFolderError: There are neither weights nor rows, or there are only rows, of probes
+                with other settings.
         """
         planned = self.runs[run]
-        folder = planned.folder
+        folder, title = planned.folder, title or name
         if not planned.has_weights:
-            return read_result(folder / "benchmarks" / f"{name}.json", row_type).rows
+            return _read_rows(planned, name, row_type)
+        if error := self._errors.get((folder, title)):
+            raise error
         if folder not in self._loaded:
             self._loaded.clear()  # One model at a time.
+            probe = [f"probe.{key}={json.dumps(one)}" for key, one in planned.probe_changes.items()]
             self._loaded[folder] = load_run(
                 folder,
                 device=self.device,
-                overrides=planned.locations,
+                overrides=[*planned.locations, *probe],
                 download=self.download,
             )
-        with self.show_progress(f"{name}, {folder.name}") as progress:
-            return compute(self._loaded[folder], progress)
+        try:
+            with self.show_progress(f"{title}, {folder.name}") as progress:
+                return compute(self._loaded[folder], progress)
+        except Exception as error:
+            self._errors[folder, title] = error
+            raise
+
+
+def _read_rows(planned: PlannedRun, name: str, row_type: type[RowT]) -> tuple[RowT, ...]:
+    """Return the rows of a benchmark of a run without weights."""
+    path = planned.folder / "benchmarks" / f"{name}.json"
+    if not path.exists():
+        raise RunFolderError(f"{planned.folder} must have a checkpoint or {path.name}; it has none")
+    result = read_result(path, row_type)
+    used = result.settings.get("probe", {}) if name == PROBES_FILE else {}
+    for key, value in planned.probe_changes.items():
+        if key in used and used[key] != value:
+            raise RunFolderError(
+                f"{planned.folder} must have a checkpoint to change probe.{key} to {value}; it has "
+                f"only the results with {used[key]}"
+            )
+    return result.rows
 
 
 @dataclass(frozen=True)
@@ -187,7 +217,8 @@ class ProbeReading(Reading):
         def compute(loaded: Run, progress: Progress) -> tuple[ProbeResult, ...]:
             return run_probe(loaded, self.probe, progress=progress)
 
-        rows = reader.benchmark(run, PROBES_FILE, ProbeResult, compute)
+        title = f"{self.probe} probe"
+        rows = reader.benchmark(run, PROBES_FILE, ProbeResult, compute, title=title)
         own = [row for row in rows if row.name == self.probe]
         chosen = [row for row in own if row.features == self.space or len(own) == 1]
         if not chosen:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from protosphere.data.long_tail import long_tail_counts
 from protosphere.recipes import catalog
@@ -48,12 +49,14 @@ class PaperData:
         num_classes: Number of classes.
         num_images: Number of training images; that of ImageNet-100 depends on the list of classes.
         source: How to get it.
+        has_class_list: Whether a list of classes selects it from a larger dataset.
     """
 
     title: str
     num_classes: int
     num_images: int
     source: str
+    has_class_list: bool = False
 
 
 # By the first word of the names of recipes.
@@ -61,7 +64,7 @@ PAPER_DATA = {
     "cifar10": PaperData("CIFAR-10", 10, 50_000, "--download"),
     "cifar100": PaperData("CIFAR-100", 100, 50_000, "--download"),
     "imagenet100": PaperData(
-        "ImageNet-100", 100, 130_000, "--set data.path=FOLDER --set data.classes=FILE"
+        "ImageNet-100", 100, 130_000, "--set data.path=FOLDER --set data.classes=FILE", True
     ),
     "imagenet1k": PaperData("ImageNet-1K", 1000, 1_281_167, "--set data.path=FOLDER"),
 }
@@ -97,6 +100,7 @@ class PlannedRun:
         is_complete: Whether it has all of them, with the last evaluation.
         gpu_hours: Estimated hours of training on one H200; None for a backbone that was not
             measured.
+        overrides: What was changed in the recipe, each ``dotted.path=value``.
     """
 
     run: PaperRun
@@ -105,6 +109,7 @@ class PlannedRun:
     epochs_done: int
     is_complete: bool
     gpu_hours: float | None
+    overrides: tuple[str, ...] = ()
 
     @property
     def has_weights(self) -> bool:
@@ -124,6 +129,14 @@ class PlannedRun:
         """Overrides of a run that say where its data are."""
         data = self.recipe.data.model_dump(mode="json")
         return [f"data.{key}={json.dumps(data[key])}" for key in _LOCATIONS if key in data]
+
+    @property
+    def probe_changes(self) -> dict[str, Any]:
+        """Keys of the linear probe that were changed, and their values."""
+        probe = self.recipe.probe.model_dump(mode="json")
+        keys = [_key_of(override) for override in self.overrides]
+        names = [key.removeprefix("probe.") for key in keys if key.startswith("probe.")]
+        return {name: probe[name] for name in names}
 
     @property
     def command(self) -> str:
@@ -179,7 +192,8 @@ def plan_run(
             )
         epochs = [record["epoch"] for record in folder.records() if "epoch" in record]
         epochs_done = max(epochs, default=0)
-    return PlannedRun(run, recipe, folder.path, epochs_done, is_done, _estimate_hours(run, recipe))
+    hours = _estimate_hours(run, recipe)
+    return PlannedRun(run, recipe, folder.path, epochs_done, is_done, hours, tuple(overrides))
 
 
 def _has_images_of(run: PaperRun, recipe: Recipe, folder: RunFolder) -> bool:
@@ -210,19 +224,20 @@ def create_recipe(run: PaperRun, *, scale: float = 1.0, overrides: Sequence[str]
     Args:
         run: The run of the paper.
         scale: Fraction of the paper's epochs, of the warmup and of the epochs of linear probes.
-        overrides: Values of the recipe to replace.
+        overrides: Values of the recipe to replace; those of the warmup and of linear probes are not
+            scaled.
 
     Raises:
         RecipeError: An override is not valid.
         ValueError: The scale leaves no epoch, or an override is of a key that the run sets.
     """
     base = get_base_recipe(run.recipe)
-    fixed = {override.partition("=")[0] for override in run.overrides} | {_LENGTH}
-    keys = {override.partition("=")[0].strip() for override in overrides}
+    fixed = {_key_of(override) for override in run.overrides} | {_LENGTH}
+    keys = {_key_of(override) for override in overrides}
     if taken := sorted(keys & fixed):
         instead = "; --scale changes it" if taken[0] == _LENGTH else ""
         raise ValueError(f"{taken[0]} must not be overridden: the table itself sets it{instead}")
-    own = [override for override in overrides if _applies(base, override, keys)]
+    own = [override for override in overrides if _applies(run, base, override, keys)]
     recipe = apply_overrides(base, changed) if (changed := [*own, *run.overrides]) else base
     epochs = int(recipe.schedule.epochs * scale + 1e-9)
     if epochs < 1:
@@ -230,7 +245,7 @@ def create_recipe(run: PaperRun, *, scale: float = 1.0, overrides: Sequence[str]
             f"scale must leave at least one epoch; {scale:g} of the {recipe.schedule.epochs} "
             f"epochs of {run.recipe} is none"
         )
-    changes = [] if scale == 1 else _scale(recipe, scale, epochs)
+    changes = [] if scale == 1 else [f"{_LENGTH}={epochs}", *_scale(recipe, scale, keys)]
     if "evaluation.every" not in keys:
         every = max(1, epochs // _EVALUATIONS, min(_FEW_EPOCHS, epochs // 25))
         if recipe.evaluation.metrics == "cheap":
@@ -240,32 +255,34 @@ def create_recipe(run: PaperRun, *, scale: float = 1.0, overrides: Sequence[str]
     return apply_overrides(recipe, changes) if changes else recipe
 
 
-def _applies(base: Recipe, override: str, keys: set[str]) -> bool:
+def _key_of(override: str) -> str:
+    return override.partition("=")[0].strip()
+
+
+def _applies(run: PaperRun, base: Recipe, override: str, keys: set[str]) -> bool:
     """Whether an override is for a recipe: a key of the paper's other data is not."""
-    section, _, key = override.partition("=")[0].strip().partition(".")
+    section, _, key = _key_of(override).partition(".")
     if section != "data" or "data.source" in keys:
         return True
+    if key == "classes" and not run.data.has_class_list:
+        return False
     return key in type(base.data).model_fields or key not in _DATA_KEYS
 
 
-def _scale(recipe: Recipe, scale: float, epochs: int) -> list[str]:
-    changes = [f"{_LENGTH}={epochs}", *_scale_warmup(recipe, scale)]
-    return [*changes, *_scale_probe(recipe, scale)]
-
-
-def _scale_warmup(recipe: Recipe, scale: float) -> list[str]:
-    if not recipe.schedule.warmup_epochs:
-        return []
-    warmup = int(recipe.schedule.warmup_epochs * scale)
-    return [f"schedule.warmup_epochs={warmup}", *([] if warmup else ["schedule.warmup_lr=null"])]
-
-
-def _scale_probe(recipe: Recipe, scale: float) -> list[str]:
-    epochs = max(2, int(recipe.probe.epochs * scale))
-    scaled = {
-        min(max(1, int(milestone * scale)), epochs - 1) for milestone in recipe.probe.milestones
-    }
-    return [f"probe.epochs={epochs}", f"probe.milestones={sorted(scaled)}"]
+def _scale(recipe: Recipe, scale: float, keys: set[str]) -> list[str]:
+    """Return overrides that shorten the warmup and linear probes, where ``keys`` does not."""
+    changes: dict[str, object] = {}
+    if recipe.schedule.warmup_epochs and "schedule.warmup_epochs" not in keys:
+        changes["schedule.warmup_epochs"] = warmup = int(recipe.schedule.warmup_epochs * scale)
+        if not warmup and "schedule.warmup_lr" not in keys:
+            changes["schedule.warmup_lr"] = "null"
+    epochs = recipe.probe.epochs
+    if "probe.epochs" not in keys:
+        changes["probe.epochs"] = epochs = max(2, int(epochs * scale))
+    if not {"probe.epochs", "probe.milestones"} & keys:
+        scaled = {min(max(1, int(one * scale)), epochs - 1) for one in recipe.probe.milestones}
+        changes["probe.milestones"] = sorted(scaled)
+    return [f"{key}={value}" for key, value in changes.items()]
 
 
 def _name(run: PaperRun) -> str:

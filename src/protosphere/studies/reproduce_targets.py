@@ -338,6 +338,8 @@ TARGETS: dict[str, Target] = {
     name: Target(name, title, tuple(make()), digits, note)
     for name, title, make, digits, note in _ENTRIES
 }
+# So many names are a suggestion; more are a list.
+_MOST_SUGGESTIONS = 3
 
 
 def get_target(name: str) -> Target:
@@ -347,7 +349,15 @@ def get_target(name: str) -> Target:
         ValueError: There is none of that name.
     """
     if name not in TARGETS:
-        near = difflib.get_close_matches(name.lower(), TARGETS, 1)
-        hint = f"did you mean {near[0]}?" if near else "`protosphere reproduce list` lists them"
-        raise ValueError(f"the paper has no table or figure {name!r} here; {hint}")
+        raise ValueError(f"the paper has no table or figure {name!r} here; {_hint(name)}")
     return TARGETS[name]
+
+
+def _hint(name: str) -> str:
+    """Suggest the names that begin with what was typed, or else the one most like it."""
+    near = [known for known in TARGETS if known.startswith(name.lower())]
+    near = near or difflib.get_close_matches(name.lower(), TARGETS, 1)
+    if not 1 <= len(near) <= _MOST_SUGGESTIONS:
+        return "`protosphere reproduce list` lists them"
+    *others, last = near
+    return f"did you mean {', '.join(others)}{' or ' if others else ''}{last}?"

@@ -2,9 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from protosphere.metrics.convergence import moving_average
 from protosphere.report.colors import PALETTE
+from protosphere.runs import RunFolder
 from protosphere.runs.results import read_result
 from protosphere.studies.convergence import CurveRow, run_convergence
 from protosphere.studies.plots.bars import draw_paper
@@ -37,10 +40,10 @@ def plot_reproduction(result: Reproduction, reader: RunReader) -> "Figure":
 
 
 def plot_curves(result: Reproduction, reader: RunReader) -> "Figure":
-    """Draw the metrics of Figure 2 over the runs.
+    """Draw the columns of Figure 2 over the runs.
 
     Args:
-        result: The numbers of the figure.
+        result: The numbers of the figure; each of its columns has a panel.
         reader: The runs.
 
     Raises:
@@ -58,10 +61,25 @@ def plot_curves(result: Reproduction, reader: RunReader) -> "Figure":
     logs = {name: reader.log(planned[folder.name].run) for name, folder in folders.items()}
     rows = {name: run_convergence(log, baseline=logs.get("ce")) for name, log in logs.items()}
     curves = {
-        name: read_result(folder / "benchmarks" / "convergence_curves.json", CurveRow).rows
+        name: (
+            *read_result(folder / "benchmarks" / "convergence_curves.json", CurveRow).rows,
+            *_accuracy_curve(folder, logs[name].length),
+        )
         for name, folder in folders.items()
     }
-    return plot_convergence(curves, rows)
+    columns = list(dict.fromkeys(number.column for number in result.numbers))
+    return plot_convergence(curves, rows, metrics=columns)
+
+
+def _accuracy_curve(folder: Path, length: int) -> list[CurveRow]:
+    """Return the accuracy on the training images in percent, with its moving average."""
+    records = [one for one in RunFolder(folder).records() if one.get("kind") == "evaluation"]
+    series = [(one["epoch"], 100 * one[_ACCURACY]) for one in records if _ACCURACY in one]
+    averages = moving_average(series, length=length) if series else []
+    return [
+        CurveRow(_ACCURACY, float(epoch), float(value), float(average))
+        for (epoch, value), (_, average) in zip(series, averages, strict=True)
+    ]
 
 
 @styled
@@ -155,6 +173,7 @@ def _grid(
     return [[known.get((size, column), math.nan) for column in columns] for size in sizes]
 
 
+_ACCURACY = "train_accuracy"
 _NOTHING = "a figure needs a complete run, and there is none"
 _FIGURES: Mapping[str, Callable[[Reproduction, RunReader], "Figure"]] = {
     "figure2": plot_curves,
