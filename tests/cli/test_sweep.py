@@ -19,7 +19,7 @@ from protosphere.cli.sweep_text import print_trials
 from protosphere.recipes.loading import read_recipe
 from protosphere.runs.sweeps import read_sweep
 from support.commands import invoke, refusal, run_command
-from support.sweeps import quick_overrides
+from support.sweeps import quick_overrides, sweep, train_nothing
 
 OVER = ["--over", "optimizer.lr=log:0.01..0.3", "loss.temperature=0.1..0.3", "--trials", "3"]
 
@@ -119,13 +119,107 @@ def test_a_sweep_that_is_stopped_says_what_is_left(
 
     monkeypatch.setattr(signals, "catch_signals", stop_in_the_first_trial)
     out = tmp_path / "sweep"
-    result = invoke(*_arguments(out, *OVER), columns=120)
+    plot = tmp_path / "sweep.svg"
+    result = invoke(*_arguments(out, *OVER, "--plot", str(plot)), columns=120)
     assert result.exit_code == 1
+    assert f"Did not draw the phase diagram to {plot}" in result.stderr
     lines = result.stdout.splitlines()
     assert lines[0] == "digits-ntce: validation accuracy, 0 of 3 trials complete"
     assert lines[2].endswith("not finished")
     left = "Not complete: 3 of 3 trials are left; the same command continues"
     assert result.stderr.splitlines()[-1] == left
+
+
+def test_the_same_command_continues_a_sweep_that_is_to_be_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("protosphere.studies.sweep.run_recipe", train_nothing)
+
+    @contextmanager
+    def stop_after_the_first_trial(**_: Any) -> Iterator[Callable[[], bool]]:
+        yield (tmp_path / "sweep/trials/0000").exists
+
+    plot = tmp_path / "sweep.svg"
+    command = _arguments(tmp_path / "sweep", *OVER, "--plot", str(plot))
+    with monkeypatch.context() as patch:
+        patch.setattr(signals, "catch_signals", stop_after_the_first_trial)
+        result = invoke(*command)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-2:] == [
+        f"Did not draw the phase diagram to {plot}: it is drawn once no trial is left",
+        "Not complete: 2 of 3 trials are left; the same command continues",
+    ]
+    assert not plot.exists()
+    result = invoke(*command)
+    assert result.exit_code == 0, result.output
+    assert f"Drew the phase diagram to {plot}" in result.stderr
+    assert plot.exists()
+
+
+def test_fewer_trials_than_there_are_do_not_hide_that_none_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "sweep"
+    over = ["--over", "optimizer.lr=0.1,0.2,0.3", "--sampler", "random", "--trials"]
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr("protosphere.studies.sweep.run_recipe", fail)
+    assert invoke(*_arguments(out, *over, "2")).exit_code == 1
+    result = invoke(*_arguments(out, *over, "1"))
+    assert result.exit_code == 1
+    assert result.stdout.startswith("digits-ntce: validation accuracy, 0 of 2 trials complete")
+    assert result.stderr.splitlines()[-1].startswith("Error: no trial of")
+    monkeypatch.setattr("protosphere.studies.sweep.run_recipe", train_nothing)
+    assert invoke(*_arguments(out, *over, "3")).exit_code == 0
+    result = invoke(*_arguments(out, *over, "1"))
+    assert result.exit_code == 0
+    assert result.stdout.startswith("digits-ntce: validation accuracy, 1 of 3 trials complete")
+
+
+def _shared(tmp_path: Path, out: str, trials: int) -> list[str]:
+    rates = "optimizer.lr=0.1,0.2,0.3,0.4"
+    over = ["--over", rates, "--sampler", "random", "--trials", str(trials)]
+    return _arguments(tmp_path / out, *over, "--storage", f"journal:{tmp_path / 'shared.log'}")
+
+
+def test_a_trial_of_another_folder_is_left_to_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("protosphere.studies.sweep.run_recipe", stop)
+    storage, over = f"journal:{tmp_path / 'shared.log'}", "optimizer.lr=0.1,0.2,0.3,0.4"
+    recipe = read_recipe("digits-ntce", quick_overrides())
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tmp_path / "a", over, recipe=recipe, storage=storage, sampler="random", trials=3)
+    monkeypatch.setattr("protosphere.studies.sweep.run_recipe", train_nothing)
+    result = invoke(*_shared(tmp_path, "b", 3))
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == (
+        "Not complete: 1 of 3 trials is left; another folder has it, and only the command with "
+        "that --out continues it"
+    )
+    monkeypatch.setattr("protosphere.studies.sweep.run_recipe", stop)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tmp_path / "c", over, recipe=recipe, storage=storage, sampler="random", trials=4)
+    result = invoke(*_shared(tmp_path, "b", 3))
+    assert result.stderr.splitlines()[-1] == (
+        "Not complete: 2 of 4 trials are left; other folders have them, and only the commands with "
+        "their --out continue them"
+    )
+
+
+def test_a_folder_without_runs_is_not_suggested_for_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("protosphere.studies.sweep.run_recipe", train_nothing)
+    assert f"report {tmp_path / 'a/trials'} for" in run_command(*_shared(tmp_path, "a", 2))
+    printed = run_command(*_shared(tmp_path, "b", 2))
+    assert f"Next: protosphere train {tmp_path / 'b/best.yaml'} --out RUN" in printed
+    assert "protosphere report" not in printed
 
 
 def test_a_sweep_without_a_complete_trial_is_an_error(tmp_path: Path) -> None:
@@ -148,6 +242,15 @@ def test_a_sweep_without_a_complete_trial_is_an_error(tmp_path: Path) -> None:
         (["--over", "optimizer.lr=0.1..0.2"], "--trials must be given, because optimizer.lr is a"),
         (["--over", "optimizer.lr=0.1,0.2", "--sampler", "tpe"], "because --sampler is tpe"),
         (["optimizer.lr=0.1,0.2", "--set", "optimizer.lr=1"], "--set or to --over, not to both"),
+        (
+            ["--over", "optimizer={name: sgd},{name: adamw}", "--set", "optimizer.lr=0.3"],
+            "optimizer.lr is part of optimizer, which is varied: it must not be given to --set",
+        ),
+        (
+            ["optimizer.lr=0.1,0.2", "--set", "optimizer={name: sgd, lr: 0.3}"],
+            "optimizer.lr must be given to --set or to --over, not to both",
+        ),
+        (["optimizer.lr=0.1,0.2", "--set", "optimizer. lr=1"], "--set or to --over, not to both"),
         (["--over", "optimizer.lr=0.1,0.2", "--storage", "x"], "--storage must be a storage"),
         (["--over", "optimizer.lr=0.1,0.2", "--plot", "x.gif"], "--plot must be a file that ends"),
         (["--over", "optimizer.lr=0.1,0.2", "--set", "data.path=none.npz"], "none.npz"),
@@ -157,6 +260,17 @@ def test_bad_input_is_refused_in_one_sentence(
     tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     assert message in refusal(*_arguments(tmp_path / "sweep"), *arguments)
+
+
+def test_a_part_of_a_section_that_is_set_may_be_varied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("protosphere.studies.sweep.run_recipe", train_nothing)
+    run_command(
+        *_arguments(tmp_path / "sweep", "--over", "schedule.gamma=0.1,0.2"),
+        "--set",
+        "schedule={name: multistep, milestones: [1], epochs: 2}",
+    )
 
 
 @pytest.mark.bad_input

@@ -305,6 +305,7 @@ def test_the_storage_of_another_sweep_is_refused(tmp_path: Path) -> None:
         ({"metric": "loss"}, "--metric is accuracy there and loss here"),
         ({"seed": 1}, "--seed is 0 there and 1 here"),
         ({"prune": True}, "--prune is False there and True here"),
+        ({"metric": "loss", "seed": 1}, "--metric is accuracy there and loss here"),
     ):
         arguments: dict[str, Any] = {"recipe": recipe, "over": over, "out": out, **changes}
         with pytest.raises(SweepError, match=f"sweep holds another sweep: .*{message}"):

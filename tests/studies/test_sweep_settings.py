@@ -1,5 +1,6 @@
 """Settings of sweeps: how they are written, which are refused, and the recipes that they make."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,7 +105,37 @@ def _check(*texts: str) -> tuple[SweepSetting, ...]:
         (["optimizer.lr=0.1,-1"], "optimizer.lr must be greater than 0, got -1"),
         (["optimizer.momentum=0.5..1.5"], "optimizer.momentum must be less than 1, got 1.5"),
         (["optimizer.lr=a,b"], "optimizer.lr must be a number, got 'a'"),
-        (["data.validation_fraction=0.1,0"], "a sweep chooses on validation images"),
+        (["data.validation_fraction=0.1,0.3"], "data.validation_fraction does not"),
+        (["data.source=digits,synthetic"], "that leave the validation images as they are, and"),
+        (["data.class_groups=null,groups.json"], "data.class_groups does not"),
+        (["data.path=a,b"], "--over must have keys that leave the validation images as they are"),
+        (
+            ["data.validation_folder=a,b"],
+            "leave the validation images as they are, and data.validation",
+        ),
+        (["data={source: digits},{source: synthetic}"], "validation images as they are, and data "),
+        (["data.sorce=digits,synthetic"], "a recipe has no data.sorce"),
+        (
+            ["optimizer.lr=0.3,0.4", "optimizer={name: sgd, lr: 0.1},{name: sgd, lr: 0.2}"],
+            "optimizer.lr is part of optimizer, which is varied too",
+        ),
+        (
+            ["loss={name: nonl, temperature: 0.1},{name: ce}", "loss.temperature=0.3..0.4"],
+            "loss.temperature is part of loss, which is varied too",
+        ),
+        (["optimizer.lr=1,2", "optimizer. lr=3,4"], "--over optimizer.lr must be given once"),
+        (["training.batch_size=100.5..200"], "training.batch_size must be an integer, got 100.5"),
+        (
+            ["schedule.epochs=1,1.0"],
+            "schedule.epochs must differ in what is trained, got 1 and 1.0",
+        ),
+        (
+            ["optimizer.momentum=0.9,0.8,0.90"],
+            "the values of optimizer.momentum must differ, got 0.9 twice",
+        ),
+        (["checkpoint={keep: 1},{keep: 3}"], 'got {"keep": 1} and {"keep": 3}, which do not'),
+        (["training={compile: true},{fsdp: true}"], "the values of training must differ in what"),
+        (["evaluation={every: 1},{every: 2}"], "the values of evaluation must differ in what"),
         (
             ["loss.name=nonl,ce", "loss.temperature=0.1,0.2"],
             "loss.temperature does not apply to loss ce",
@@ -126,6 +157,44 @@ def test_a_range_is_of_integers_where_the_key_is() -> None:
     epochs, rate = _check("schedule.epochs=2..10", "optimizer.lr=log:1..2")
     assert epochs.integer
     assert not rate.integer
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "ends"),
+    [
+        ("training.batch_size=log:1e2..2e2", "log_range", (100, 200)),
+        ("schedule.warmup_epochs=0.0..3.0", "range", (0, 3)),
+        ("schedule.warmup_epochs=0..3.0", "range", (0, 3)),
+    ],
+)
+def test_a_range_of_whole_numbers_is_of_integers_where_the_key_is(
+    text: str, kind: str, ends: tuple[int, int]
+) -> None:
+    (setting,) = _check(text)
+    assert (setting.kind, setting.low, setting.high, setting.integer) == (kind, *ends, True)
+    assert isinstance(setting.low, int)
+    assert isinstance(setting.high, int)
+
+
+def test_a_range_of_fractions_stays_one() -> None:
+    for text in ("optimizer.lr=log:1.0..2.0", "optimizer.lr=1..2", "optimizer.momentum=0..0.9"):
+        (setting,) = _check(text)
+        assert setting == replace(parse_setting(text), integer=False)
+
+
+def test_keys_that_change_only_what_is_trained_may_be_varied() -> None:
+    _check("data.long_tail=0.1,0.5", "data.sampler=uniform,balanced")
+    _check("data.label_noise=null,{name: symmetric, fraction: 0.2}")
+    _check("data.label_noise.fraction=0.1,0.2", "data.label_noise.name=symmetric,asymmetric")
+    # When a run stops depends on its evaluations, if it monitors them.
+    _check("checkpoint={keep: 1},{monitor: accuracy}", "evaluation={every: 1},{every: 2}")
+    _check("checkpoint.monitor=null,accuracy", "evaluation.every=1,2")
+
+
+@pytest.mark.bad_input
+def test_a_trial_is_not_evaluated_on_test_images() -> None:
+    with pytest.raises(SweepError, match="a sweep chooses on validation images"):
+        trial_recipe(RECIPE, {"data.validation_fraction": 0})
 
 
 def test_a_name_drops_the_keys_of_the_other_choice() -> None:

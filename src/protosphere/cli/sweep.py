@@ -123,8 +123,8 @@ def sweep(
 
         check_plot(plot, overwrite=overwrite)
         varied = [*(over or []), *(more or [])]
-        _check_overrides(overrides or [], varied)
         recipe = read_recipe(recipe_name, overrides or [])
+        _check_overrides(overrides or [], varied)
         with catch_signals(notice=STOPPING) as stop_requested, SweepDisplay() as display:
             record = run_sweep(
                 recipe,
@@ -143,10 +143,8 @@ def sweep(
                 report=display,
             )
         has_page = write_sweep_page(out / "sweep.html", record)
-        if plot is not None and record.best is not None:
-            from protosphere.studies.plots.sweep import plot_sweep
-
-            save_plot(plot, plot_sweep(record), "the phase diagram")
+        if plot is not None:
+            _draw(record, plot)
         _print_result(record, out, has_page=has_page, as_json=as_json)
 
 
@@ -168,11 +166,43 @@ def _check_processes() -> None:
 
 
 def _check_overrides(overrides: list[str], varied: list[str]) -> None:
-    """Refuse a key that is both set and varied; one of the two would have no effect."""
-    keys = {text.partition("=")[0].strip() for text in varied}
+    """Refuse a value that is both set and varied; the one that is set would have no effect."""
+    from protosphere.recipes.schema.text import parse_value
+    from protosphere.runs.recipe_keys import flatten
+
+    keys = [_key(text) for text in varied]
     for override in overrides:
-        if (key := override.partition("=")[0].strip()) in keys:
-            raise ValueError(f"{key} must be given to --set or to --over, not to both")
+        name, value = _key(override), parse_value(override.partition("=")[2])
+        for one in (name, *flatten({name: value})):  # A section that is set may hold a varied key.
+            if one in keys:
+                raise ValueError(f"{one} must be given to --set or to --over, not to both")
+            for key in keys:
+                if one.startswith(f"{key}."):
+                    raise ValueError(
+                        f"{one} is part of {key}, which is varied: it must not be given to --set"
+                    )
+
+
+def _key(text: str) -> str:
+    return ".".join(part.strip() for part in text.partition("=")[0].split("."))
+
+
+def _count_left(record: "SweepRecord") -> int:
+    running = sum(trial.state == "running" for trial in record.trials)
+    return max(0, record.num_trials - len(record.trials)) + running
+
+
+def _draw(record: "SweepRecord", plot: Path) -> None:
+    """Draw the phase diagram of a sweep that has come to its end, and has a complete trial."""
+    from protosphere.cli.text import echo
+    from protosphere.studies.plots.sweep import plot_sweep
+
+    if _count_left(record):  # The same command, which continues, must find no file.
+        echo(
+            f"Did not draw the phase diagram to {plot}: it is drawn once no trial is left", err=True
+        )
+    elif record.best is not None:
+        save_plot(plot, plot_sweep(record), "the phase diagram")
 
 
 def _print_result(record: "SweepRecord", out: Path, *, has_page: bool, as_json: bool) -> None:
@@ -184,8 +214,7 @@ def _print_result(record: "SweepRecord", out: Path, *, has_page: bool, as_json: 
         typer.echo(to_json(sweep_to_json(record), indent=2))
     else:
         print_trials(record)
-    running = sum(trial.state == "running" for trial in record.trials)
-    num_left = record.num_trials - len(record.trials) + running
+    num_left = _count_left(record)
     if num_left == 0 and record.best is None:
         raise ValueError(f"no trial of {out} is complete; {out / 'sweep.json'} has their errors")
     if record.best is not None and not as_json:
@@ -193,8 +222,21 @@ def _print_result(record: "SweepRecord", out: Path, *, has_page: bool, as_json: 
     if num_left > 0:
         trials = f"{num_left} of {count(record.num_trials, 'trial')}"
         verb = "is" if num_left == 1 else "are"
-        echo(f"Not complete: {trials} {verb} left; the same command continues", err=True)
+        echo(f"Not complete: {trials} {verb} left; {_describe_rest(record, num_left)}", err=True)
         raise typer.Exit(1)
+
+
+def _describe_rest(record: "SweepRecord", num_left: int) -> str:
+    """Return which command runs the trials that are left."""
+    from protosphere.cli.text import count
+
+    elsewhere = sum(trial.state == "running" and not trial.run for trial in record.trials)
+    if elsewhere < num_left:
+        rest = "the same command continues"
+        return f"{rest} all but {count(elsewhere, 'trial')} of other folders" if elsewhere else rest
+    if elsewhere == 1:
+        return "another folder has it, and only the command with that --out continues it"
+    return "other folders have them, and only the commands with their --out continue them"
 
 
 def _print_best(record: "SweepRecord", out: Path, *, has_page: bool) -> None:
@@ -205,7 +247,8 @@ def _print_best(record: "SweepRecord", out: Path, *, has_page: bool) -> None:
     if has_page:
         print_note(f"Phase diagram: {out / 'sweep.html'}")
     best, program = shlex.quote(str(out / "best.yaml")), program_name()
-    print_note(
-        f"Next: {program} train {best} --out RUN, on all training images, or "
-        f"{program} report {shlex.quote(str(out / 'trials'))} for the curves of all trials"
-    )
+    next_step = f"Next: {program} train {best} --out RUN, on all training images"
+    if any(trial.run and (out / trial.run).is_dir() for trial in record.trials):
+        trials = shlex.quote(str(out / "trials"))
+        next_step += f", or {program} report {trials} for the curves of all trials"
+    print_note(next_step)

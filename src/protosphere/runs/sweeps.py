@@ -53,7 +53,8 @@ class SweepTrial:
         evaluations: Epoch and value of the metric of each evaluation.
         metrics: Metrics of the last evaluation.
         error: Why the trial failed.
-        run: Run folder, relative to the folder of the sweep.
+        run: Run folder, relative to the folder of the sweep; empty if the trial is of another
+            folder that shares the storage.
     """
 
     number: int
@@ -79,7 +80,7 @@ class SweepRecord:
         sampler: How settings are chosen.
         seed: Seed of the sampler.
         prune: Whether trials below the median are pruned.
-        num_trials: Number of trials that the sweep is to have.
+        num_trials: Number of trials that the sweep is to have, or has if these are more.
         settings: What is varied.
         trials: The trials, by number.
     """

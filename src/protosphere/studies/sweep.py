@@ -30,14 +30,9 @@ from protosphere.studies.sweep_plan import (
     create_plan,
     create_pruner,
 )
+from protosphere.studies.sweep_sampler import SweepSampler
 from protosphere.studies.sweep_settings import SweepError, final_recipe, trial_recipe
-from protosphere.studies.sweep_storage import (
-    Location,
-    SweepSampler,
-    SweepStudy,
-    open_study,
-    sqlite_url,
-)
+from protosphere.studies.sweep_storage import Location, SweepStudy, open_study, sqlite_url
 
 # Metrics of the last evaluation that a record has.
 _RECORDED = (*get_args(Metric), "train_accuracy")
@@ -116,7 +111,8 @@ def run_sweep(
         The record of the sweep.
 
     Raises:
-        SweepError: The arguments are not valid, or folder or storage belong to another sweep.
+        SweepError: The arguments are not valid, or folder or storage belong to another sweep;
+            nothing of it is changed.
         RecipeError: The recipe has no such key, or refuses a value.
         DataError: The data are missing or not valid.
         RunFolderError: The run folder of an interrupted trial is damaged, or in use.
@@ -127,9 +123,11 @@ def run_sweep(
     )
     with ExitStack() as stack:
         folder = stack.enter_context(closing(SweepFolder(out)))
-        url = sqlite_url(folder.path / "sweep.db") if storage is None else storage
-        location = Location(url, study)
+        database = folder.path / "sweep.db"
+        location = Location(sqlite_url(database) if storage is None else storage, study)
         with folder.lock():  # Two processes must not create the same tables.
+            if storage is None and not database.exists():
+                folder.check_runs(())
             opened = stack.enter_context(
                 open_study(
                     location,
@@ -141,6 +139,7 @@ def run_sweep(
             )
             where = str(folder.path if storage is None else location)
             check_plan(opened, plan, where)
+            folder.check_runs(opened.numbers(folder.identity))
         sweep = _Sweep(plan, folder, opened, where, device, download, should_stop, report)
         sweep.run()
         return sweep.write()
@@ -190,17 +189,13 @@ class _Sweep:
         with self.folder.lock():
             # Another sweep may have had its first trial since this one was checked.
             check_plan(self.study, self.plan, self.where)
+            self.folder.check_runs(self.study.numbers(self.folder.identity))
             for number in self.study.interrupted(self.folder.identity):
                 claim = self.folder.claim(number)
                 if claim is not None:
                     return self.study.continue_trial(number), claim
             if self.study.num_trials >= self.plan.num_trials:
                 return None
-            unknown = self.folder.run_folder(self.study.num_trials)
-            if unknown.exists():
-                raise SweepError(
-                    f"{unknown} exists, but the storage does not know it; choose another --out"
-                )
             trial = self.study.create_trial(self.folder.identity)
             claim = self.folder.claim(trial.number)
             assert claim is not None
@@ -230,7 +225,8 @@ class _Sweep:
 
     def _run_trial(self, trial: Trial) -> bool:
         """Train and record the outcome; return False if the sweep was asked to stop."""
-        values = self.study.choose(trial)
+        with self.folder.lock():  # Two processes must not choose the same settings.
+            values = self.study.choose(trial)
         self._report(trial, 0.0)
         with closing(self._train(trial, values)) as training:
             while True:
@@ -319,13 +315,19 @@ class _Sweep:
         }
 
     def _report(self, trial: Trial, fraction: float, *, is_best: bool = False) -> None:
-        record, plan = self.study.record(trial), self.plan
-        self.on_progress(SweepProgress(record, plan.metric, plan.num_trials, fraction, is_best))
+        record, metric = self.study.record(trial), self.plan.metric
+        num_trials = max(self.plan.num_trials, record.number + 1)
+        self.on_progress(SweepProgress(record, metric, num_trials, fraction, is_best))
 
     def record(self) -> SweepRecord:
         """Return the record of the sweep so far."""
         num_validation = self.study.attributes.get(_DATA, {}).get("num_validation")
-        return replace(self.plan, num_validation=num_validation, trials=self.study.trials())
+        trials = self.study.trials(self.folder.identity)
+        # Earlier calls may have asked for more trials.
+        num_trials = max(self.plan.num_trials, len(trials))
+        return replace(
+            self.plan, num_validation=num_validation, num_trials=num_trials, trials=trials
+        )
 
     def write(self) -> SweepRecord:
         """Write the record and the best recipe, and return the record."""

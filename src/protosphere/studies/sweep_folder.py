@@ -4,7 +4,7 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -100,10 +100,26 @@ class SweepFolder:
             return None
         return file
 
+    def check_runs(self, numbers: Collection[int]) -> None:
+        """Check that the study knows all run folders; the folder must be locked.
+
+        Args:
+            numbers: Numbers of the trials of this folder in the study.
+
+        Raises:
+            SweepError: There is another run folder.
+        """
+        for path in sorted((self.path / "trials").iterdir()):
+            if path.name.isdecimal() and int(path.name) not in numbers:
+                raise SweepError(
+                    f"{path} exists, but the storage does not know it; --storage and --study must "
+                    "be those that the sweep was started with, or --out another folder"
+                )
+
     def write(self, record: SweepRecord, best: str | None) -> None:
         """Write the record and the best recipe, and remove the checkpoints of other trials.
 
-        The folder must be locked.
+        The folder must be locked. What belongs to no trial of this folder is left alone.
 
         Args:
             record: The record.
@@ -116,6 +132,6 @@ class SweepFolder:
         if best is not None:
             write_atomically(self.path / BEST_FILE, best.encode())
         for trial in record.trials:
-            if trial.state != "running" and trial != record.best:
+            if trial.run and trial.state != "running" and trial != record.best:
                 with suppress(OSError):  # A checkpoint too many does no harm.
-                    shutil.rmtree(self.run_folder(trial.number) / "checkpoints")
+                    shutil.rmtree(self.path / trial.run / "checkpoints")

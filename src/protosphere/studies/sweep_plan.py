@@ -10,15 +10,17 @@ from optuna.pruners import BasePruner, MedianPruner, NopPruner
 
 from protosphere.recipes.schema import Recipe, compare_texts
 from protosphere.runs.sweeps import SweepRecord, setting_from_json
+from protosphere.studies.sweep_sampler import STARTUP_TRIALS
 from protosphere.studies.sweep_settings import (
     SweepError,
+    check_pruning,
     check_settings,
     count_combinations,
     format_setting,
     parse_setting,
     with_validation,
 )
-from protosphere.studies.sweep_storage import STARTUP_TRIALS, SweepStudy
+from protosphere.studies.sweep_storage import SweepStudy
 
 Metric = Literal["accuracy", "balanced_accuracy", "nearest_mean_accuracy", "loss", "ece"]
 SamplerName = Literal["grid", "tpe", "random"]
@@ -55,6 +57,8 @@ def create_plan(
     """
     recipe = with_validation(recipe)
     settings = check_settings(recipe, [parse_setting(text) for text in over])
+    if prune:
+        check_pruning(recipe, settings)
     combinations = count_combinations(settings)
     if sampler is None:
         sampler = "grid" if combinations is not None and trials is None else "tpe"
@@ -136,5 +140,6 @@ def check_plan(study: SweepStudy, plan: SweepRecord, where: str) -> None:
             for name in ("metric", "sampler", "seed", "prune"):
                 if stored[name] != here[name]:
                     difference = f"--{name} is {stored[name]} there and {here[name]} here"
+                    break
     if difference is not None:
         raise SweepError(f"{where} holds another sweep: {difference}")

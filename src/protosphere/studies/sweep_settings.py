@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from protosphere.recipes.datasets import DATASETS
 from protosphere.recipes.schema import Recipe, RecipeError, apply_overrides
 from protosphere.recipes.schema.text import parse_value
 from protosphere.report.phase_diagram import format_value
+from protosphere.runs.recipe_keys import flatten
 from protosphere.runs.sweeps import SweepSetting
 from protosphere.studies.common import reported_split
 
@@ -28,6 +30,14 @@ _WITHOUT_EFFECT = (
     "checkpoint.keep",
     "probe",
 )
+# Keys of the data that change what is trained on, and not what is evaluated.
+_TRAINING_DATA = ("long_tail", "label_noise", "sampler", "workers", "in_memory")
+_EVALUATED_DATA = {
+    f"data.{name}"
+    for entry in DATASETS.values()
+    for name in entry.settings.model_fields
+    if name not in _TRAINING_DATA
+} | {"data"}
 # The most combinations of values that are checked before the sweep starts.
 _MAX_CHECKED = 1000
 
@@ -60,6 +70,7 @@ def parse_setting(text: str) -> SweepSetting:
             "--over must have the form key=a,b,c or key=low..high or key=log:low..high, got "
             f"{text!r}"
         )
+    key = ".".join(part.strip() for part in key.split("."))
     if (ends := _split_range(key, values)) is not None:
         return _create_range(key, values, *ends)
     try:
@@ -189,7 +200,7 @@ def final_recipe(recipe: Recipe) -> Recipe:
 def check_settings(recipe: Recipe, settings: Sequence[SweepSetting]) -> tuple[SweepSetting, ...]:
     """Check settings against a recipe, and find out which ranges are of integers.
 
-    A range between integers is of integers if the recipe refuses numbers between them.
+    A range between whole numbers is of integers if the recipe refuses numbers between them.
 
     Args:
         recipe: The recipe of the sweep.
@@ -199,8 +210,8 @@ def check_settings(recipe: Recipe, settings: Sequence[SweepSetting]) -> tuple[Sw
         The settings.
 
     Raises:
-        SweepError: There are no settings, a key is given twice, or a key does not change what is
-            trained.
+        SweepError: There are no settings, a key is given twice or is part of another, a key or two
+            of its values do not change what is trained, or a key changes the validation images.
         RecipeError: The recipe has no such key, or refuses a value or a combination of values.
     """
     if not settings:
@@ -209,27 +220,84 @@ def check_settings(recipe: Recipe, settings: Sequence[SweepSetting]) -> tuple[Sw
     for index, key in enumerate(keys):
         if key in keys[:index]:
             raise SweepError(f"--over {key} must be given once, got it twice")
-        _check_effect(recipe, key, keys)
+        for other in keys:
+            if key.startswith(f"{other}."):
+                raise SweepError(
+                    f"--over must not vary a key and a part of it, but {key} is part of {other}, "
+                    "which is varied too"
+                )
+    without_effect = _keys_without_effect(recipe, keys)
+    for key in keys:
+        _check_effect(key, without_effect)
     choices = [_choices(setting) for setting in settings]
     first = {key: values[0] for key, values in zip(keys, choices, strict=True)}
     for key, values in zip(keys, choices, strict=True):
+        effects: list[dict[str, Any]] = []
         for value in values:
-            trial_recipe(recipe, first | {key: value})
+            changed = trial_recipe(recipe, first | {key: value})
+            effects.append(_without(changed, without_effect))
+            if (same := effects.index(effects[-1])) < len(effects) - 1:
+                raise SweepError(
+                    f"the values of {key} must differ in what is trained, got "
+                    f"{format_value(values[same])} and {format_value(value)}, which do not"
+                )
     if math.prod(map(len, choices)) <= _MAX_CHECKED:
         for combination in itertools.product(*choices):
             trial_recipe(recipe, dict(zip(keys, combination, strict=True)))
-    return tuple(
-        replace(setting, integer=setting.integer and not _takes_fractions(recipe, first, setting))
-        for setting in settings
-    )
+    return tuple(_with_integers(recipe, first, setting) for setting in settings)
 
 
-def _check_effect(recipe: Recipe, key: str, keys: Sequence[str]) -> None:
-    """Refuse a key that does not change what is trained or chosen."""
-    decides_when_to_stop = recipe.checkpoint.monitor is not None or "checkpoint.monitor" in keys
-    has_no_effect = key in _WITHOUT_EFFECT or key.startswith("probe.")
-    if has_no_effect or (key == "evaluation.every" and not decides_when_to_stop):
+def _keys_without_effect(recipe: Recipe, keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys that do not change what is trained or chosen."""
+    is_monitor_varied = "checkpoint.monitor" in keys or "checkpoint" in keys
+    decides_when_to_stop = recipe.checkpoint.monitor is not None or is_monitor_varied
+    return _WITHOUT_EFFECT if decides_when_to_stop else (*_WITHOUT_EFFECT, "evaluation.every")
+
+
+def _without(recipe: Recipe, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the values of a recipe by key, without some keys and sections."""
+    flat = flatten(recipe.model_dump(mode="json"))
+    sections = tuple(f"{key}." for key in keys)
+    return {
+        key: value
+        for key, value in flat.items()
+        if key not in keys and not key.startswith(sections)
+    }
+
+
+def _check_effect(key: str, without_effect: Sequence[str]) -> None:
+    """Refuse a key that does not change what is trained or chosen, or that changes the question."""
+    if key in without_effect or key.startswith("probe."):
         raise SweepError(f"--over must have keys that change what is trained, and {key} does not")
+    if key in _EVALUATED_DATA:
+        raise SweepError(
+            f"--over must have keys that leave the validation images as they are, and {key} does "
+            "not"
+        )
+
+
+def check_pruning(recipe: Recipe, settings: Sequence[SweepSetting]) -> None:
+    """Check that a trial can be pruned: that it is evaluated before its last epoch.
+
+    Args:
+        recipe: The recipe of the sweep.
+        settings: What is varied, checked.
+
+    Raises:
+        SweepError: No trial is evaluated before its last epoch.
+    """
+    first = {setting.key: _choices(setting)[0] for setting in settings}
+    times = [one for one in settings if one.key.partition(".")[0] in ("schedule", "evaluation")]
+    for combination in itertools.product(*map(_choices, times)):
+        values = dict(zip((one.key for one in times), combination, strict=True))
+        changed = trial_recipe(recipe, first | values)
+        every, epochs = changed.evaluation.every, changed.schedule.epochs
+        if every < epochs:
+            return
+    raise SweepError(
+        "--prune needs an evaluation before the last epoch: evaluation.every must be less than "
+        f"schedule.epochs, got {every} and {epochs}"
+    )
 
 
 def count_combinations(settings: Sequence[SweepSetting]) -> int | None:
@@ -265,9 +333,18 @@ def _choices(setting: SweepSetting) -> tuple[Any, ...]:
     return setting.values if setting.kind == "grid" else (setting.low, setting.high)
 
 
-def _takes_fractions(recipe: Recipe, first: Mapping[str, Any], setting: SweepSetting) -> bool:
+def _with_integers(recipe: Recipe, first: Mapping[str, Any], setting: SweepSetting) -> SweepSetting:
+    """Return a range of integers if the recipe refuses numbers between its ends, which it takes."""
+    ends = setting.low, setting.high
+    is_whole = setting.kind != "grid" and all(float(end).is_integer() for end in ends)
+    if not is_whole or _takes(recipe, {**first, setting.key: setting.low + 0.5}):
+        return replace(setting, integer=False)
+    return replace(setting, low=int(setting.low), high=int(setting.high), integer=True)
+
+
+def _takes(recipe: Recipe, values: Mapping[str, Any]) -> bool:
     try:
-        trial_recipe(recipe, {**first, setting.key: setting.low + 0.5})
+        trial_recipe(recipe, values)
     except RecipeError:
         return False
     return True

@@ -1,6 +1,5 @@
-"""The study of a sweep in a storage of Optuna: its trials, and how settings are sampled."""
+"""The study of a sweep in a storage of Optuna, and its trials."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,23 +8,20 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import optuna
-from optuna.distributions import BaseDistribution
 from optuna.exceptions import StorageInternalError
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from protosphere.data.sampling import derive_seed
 from protosphere.runs.sweeps import SweepSetting, SweepTrial
 from protosphere.storage.errors import StorageError
-from protosphere.studies.sweep_settings import SweepError, grid_values
+from protosphere.studies.sweep_sampler import encode_value
+from protosphere.studies.sweep_settings import SweepError
 
 _JOURNAL = "journal:"
-# Trials at random before TPE models them, and before the median of the others is a measure.
-STARTUP_TRIALS = 5
 _STATES: Mapping[TrialState, Any] = {
     TrialState.RUNNING: "running",
     TrialState.WAITING: "running",
@@ -35,58 +31,6 @@ _STATES: Mapping[TrialState, Any] = {
 }
 # User attributes of trials.
 _FOLDER, _ERROR, _METRICS = "folder", "error", "metrics"
-
-
-class SweepSampler(BaseSampler):
-    """Choose settings from the seed, the number of the trial and the trials finished before.
-
-    Every setting has a generator of its own, seeded by the seed of the sweep, the number of the
-    trial and the key. A sweep that was killed therefore chooses as an undisturbed one does.
-
-    Args:
-        kind: ``"grid"`` for all combinations in order, ``"random"``, or ``"tpe"`` for the
-            tree-structured Parzen estimator.
-        seed: Seed of the sweep.
-        settings: What is varied.
-    """
-
-    def __init__(self, kind: str, seed: int, settings: Sequence[SweepSetting]) -> None:
-        self.kind, self.seed, self.settings = kind, seed, settings
-
-    def infer_relative_search_space(
-        self,
-        study: optuna.Study,  # noqa: ARG002
-        trial: FrozenTrial,  # noqa: ARG002
-    ) -> dict[str, BaseDistribution]:
-        """Return nothing: settings are sampled one by one."""
-        return {}
-
-    def sample_relative(
-        self,
-        study: optuna.Study,  # noqa: ARG002
-        trial: FrozenTrial,  # noqa: ARG002
-        search_space: dict[str, BaseDistribution],  # noqa: ARG002
-    ) -> dict[str, Any]:
-        """Return nothing: settings are sampled one by one."""
-        return {}
-
-    def sample_independent(
-        self,
-        study: optuna.Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        """Choose the value of one setting."""
-        if self.kind == "grid":
-            return _encode(grid_values(self.settings, trial.number)[param_name])
-        seed = derive_seed(f"sweep {param_name}", self.seed, trial.number) % 2**32
-        sampler: BaseSampler = (
-            TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS)
-            if self.kind == "tpe"
-            else RandomSampler(seed=seed)
-        )
-        return sampler.sample_independent(study, trial, param_name, param_distribution)
 
 
 class Location(NamedTuple):
@@ -135,6 +79,15 @@ class SweepStudy:
     def num_trials(self) -> int:
         """Number of trials that have been started."""
         return len(self._study.get_trials(deepcopy=False))
+
+    def numbers(self, folder: str) -> set[int]:
+        """Return the trials of a folder.
+
+        Args:
+            folder: Identifier of the folder.
+        """
+        trials = self._study.get_trials(deepcopy=False)
+        return {trial.number for trial in trials if trial.user_attrs.get(_FOLDER) == folder}
 
     def interrupted(self, folder: str) -> list[int]:
         """Return the trials of a folder that have been started and not been finished.
@@ -235,18 +188,25 @@ class SweepStudy:
         self._study.tell(trial.number, state=TrialState.FAIL)
 
     def record(self, trial: Trial) -> SweepTrial:
-        """Return the record of a trial.
+        """Return the record of a trial of this folder.
 
         Args:
             trial: The trial.
         """
-        return self._to_record(self._frozen(trial))
+        frozen = self._frozen(trial)
+        return self._to_record(frozen, frozen.user_attrs.get(_FOLDER))
 
-    def trials(self) -> tuple[SweepTrial, ...]:
-        """Return the records of all trials."""
-        return tuple(map(self._to_record, self._study.get_trials(deepcopy=False)))
+    def trials(self, folder: str) -> tuple[SweepTrial, ...]:
+        """Return the records of all trials.
 
-    def _to_record(self, trial: FrozenTrial) -> SweepTrial:
+        Args:
+            folder: Identifier of the folder, whose trials have a run folder in it.
+        """
+        trials = self._study.get_trials(deepcopy=False)
+        return tuple(self._to_record(trial, folder) for trial in trials)
+
+    def _to_record(self, trial: FrozenTrial, folder: str | None) -> SweepTrial:
+        is_own = trial.user_attrs.get(_FOLDER) == folder
         is_complete = trial.state == TrialState.COMPLETE
         return SweepTrial(
             number=trial.number,
@@ -264,7 +224,7 @@ class SweepStudy:
             ),
             metrics=trial.user_attrs.get(_METRICS),
             error=trial.user_attrs.get(_ERROR),
-            run=f"trials/{trial.number:04d}",
+            run=f"trials/{trial.number:04d}" if is_own else "",
         )
 
     def _frozen(self, trial: Trial) -> FrozenTrial:
@@ -355,19 +315,14 @@ def _open_storage(url: str) -> BaseStorage:
 def _suggest(trial: Trial, setting: SweepSetting) -> Any:
     is_log = setting.kind == "log_range"
     if setting.kind == "grid":
-        choices = [_encode(value) for value in setting.values]
+        choices = [encode_value(value) for value in setting.values]
         return _decode(setting, trial.suggest_categorical(setting.key, choices))
     if setting.integer:
         return trial.suggest_int(setting.key, int(setting.low), int(setting.high), log=is_log)
     return trial.suggest_float(setting.key, setting.low, setting.high, log=is_log)
 
 
-def _encode(value: Any) -> str:
-    """Return a value of a grid as text, since Optuna has no mappings and takes true for 1."""
-    return json.dumps(value, sort_keys=True)
-
-
 def _decode(setting: SweepSetting, value: Any) -> Any:
     if setting.kind != "grid":
         return value
-    return next(one for one in setting.values if _encode(one) == value)
+    return next(one for one in setting.values if encode_value(one) == value)
