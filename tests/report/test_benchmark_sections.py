@@ -238,6 +238,32 @@ def test_detection_says_why_a_score_is_absent_and_which_classes_are_shared() -> 
     assert not apart.best
 
 
+def test_different_images_of_one_name_are_numbered() -> None:
+    def row(images: str, auroc: float) -> dict[str, Any]:
+        return {"against": "set", "fingerprint": images, "score": "cosine", "auroc": auroc,
+                "fpr95": auroc}  # fmt: skip
+
+    first = create_run("ce", {"ood": [row("x", 0.9), row("y", 0.6)]})
+    second = create_run("nonl", {"ood": [row("y", 0.7)]})
+    section = uncertainty.create_section(report_of(first, second))
+    auroc = table(section, "Out-of-distribution detection: AUROC")
+    assert column(auroc, "Other data") == ["set", "set (2)", "set (2)"]
+    assert column(auroc, "Cosine") == ["90.0", "60.0", "70.0"]
+    assert bold(auroc) == ["70.0"]
+
+    def transferred(method: str, images: str, value: float) -> RunData:
+        result = {"target": "set", "classifier": "knn", "value": value}
+        results = {"transfer-set": [result], "few-shot-set": [{**result, "shots": 5}]}
+        return create_run(method, results, settings={"train": "t", "test": images})
+
+    runs = transferred("ce", "x", 0.9), transferred("nonl", "y", 0.1), transferred("scl", "x", 0.8)
+    section = transfer.create_section(report_of(*runs))
+    content = table(section, "Accuracy on other data")
+    assert column(content, "Data set") == ["set", "set", "set (2)"]
+    assert column(content, "Method") == ["ce", "scl", "nonl"]
+    assert options(section, "few-shot-targets") == ["set", "set (2)"]
+
+
 def _noisy(method: str, fraction: float | None, accuracy: float, **recipe: Any) -> RunData:
     noise = None if fraction is None else {"name": "symmetric", "fraction": fraction}
     row = {"classifier": "head", "noise": "symmetric", "fraction": fraction, "accuracy": accuracy,

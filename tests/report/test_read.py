@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from protosphere.report.content import Table
+from protosphere.report.names import name_runs
 from protosphere.report.read import ReportError, read_sources
 from protosphere.report.read_run import find_state
 from protosphere.report.sections import classes, geometry, overview
@@ -17,6 +18,7 @@ from protosphere.report.sources import ReportData, RunData
 from protosphere.runs import RunFolder
 from protosphere.runs.comparison import write_comparison
 from protosphere.runs.sweeps import write_sweep
+from support.report_content import create_run
 from support.report_folders import write_run
 from support.report_studies import create_comparison, create_sweep
 
@@ -129,6 +131,26 @@ def test_a_key_that_an_older_version_lacks_is_no_difference_unless_it_is_on(
     methods = {run.path.name: run.method for run in read_sources([tmp_path]).runs}
     assert methods["old"] == methods["off"] == "digits-nonl"
     assert methods["on"] == "digits-nonl (label_smoothing=0.1)"
+
+
+def test_other_test_images_are_another_method() -> None:
+    def run(seed: int, images: str | None, split: str = "test") -> RunData:
+        data = {} if images is None else {"split": split, "eval_fingerprint": images}
+        return create_run("ce", {}, seed=seed, data=data)
+
+    named = name_runs([run(0, "a" * 64), run(1, "b" * 64), run(2, "a" * 64), run(3, None)])
+    first, second = "ce (images aaaaaaaa)", "ce (images bbbbbbbb)"
+    assert [one.method for one in named] == [first, second, first, first]
+    # Validation images depend on the seed.
+    validated = name_runs([run(0, "a" * 64, "validation"), run(1, "b" * 64, "validation")])
+    assert [one.method for one in validated] == ["ce", "ce"]
+    # What says more is named instead.
+    recipe = {"data": {"source": "digits", "long_tail": 0.1}}
+    tail = create_run("ce", {}, data={"split": "test", "eval_fingerprint": "b" * 64}, recipe=recipe)
+    assert [one.method for one in name_runs([run(0, "a" * 64), tail])] == [
+        "ce",
+        "ce (long_tail=0.1)",
+    ]
 
 
 def test_another_number_of_classes_is_another_method(tmp_path: Path) -> None:

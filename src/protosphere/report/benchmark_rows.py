@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from protosphere.report.content import Note
@@ -153,6 +153,33 @@ def _is_complete(row: object, numbers: Sequence[str], texts: Sequence[str]) -> b
         and all(number(row, key) is not None for key in numbers)
         and all(text(row, key) is not None for key in texts)
     )
+
+
+def number_images(
+    benchmarks: Iterable[Benchmark],
+    field: str,
+    identify: Callable[[Benchmark, Mapping[str, Any]], object],
+) -> list[Benchmark]:
+    """Return results in which different images of one name are numbered: NAME, NAME (2).
+
+    Args:
+        benchmarks: The results.
+        field: Field of the rows that names images.
+        identify: Function of a result and its row that returns what tells the images apart.
+    """
+    known: dict[str, list[object]] = {}
+    numbered = []
+    for benchmark in benchmarks:
+        rows = []
+        for row in benchmark.rows:
+            name, images = row[field], identify(benchmark, row)
+            others = known.setdefault(name, [])
+            if images not in others:
+                others.append(images)
+            number = others.index(images) + 1
+            rows.append({**row, field: name if number == 1 else f"{name} ({number})"})
+        numbered.append(replace(benchmark, rows=tuple(rows)))
+    return numbered
 
 
 def group_results(

@@ -12,6 +12,9 @@ from protosphere.runs.recipe_keys import flatten, is_compared
 # With more keys, only those are named that are needed to tell the methods apart.
 _MAX_KEYS = 3
 _CLASSES = "classes"
+_IMAGES = "images"
+# Characters of the fingerprint of images that are shown.
+_SHOWN = 8
 _LOSS = "loss.name"
 _MAX_NAMES = 4
 # Values that keys had in effect before they existed.
@@ -83,7 +86,7 @@ def _find_methods(runs: Sequence[RunData]) -> list[str]:
     for index, run in enumerate(runs):
         groups = by_name.setdefault(run.method, [])
         # The file that names groups of classes may change; their number may not.
-        own = {**run.recipe, _CLASSES: len(run.class_names)}
+        own = {**run.recipe, _CLASSES: len(run.class_names), _IMAGES: _identify_images(run)}
         for recipe, members in groups:
             if not find_differences(recipe, own):
                 members.append(index)
@@ -102,6 +105,12 @@ def _find_methods(runs: Sequence[RunData]) -> list[str]:
             for index in members:
                 methods[index] = title
     return methods
+
+
+def _identify_images(run: RunData) -> str | None:
+    """The fingerprint of the test images; that of validation images may depend on the seed."""
+    is_test = run.data.get("split") == "test"
+    return str(run.data["eval_fingerprint"]) if is_test and "eval_fingerprint" in run.data else None
 
 
 def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -135,8 +144,8 @@ def _differ(key: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> bool
 
 
 def _is_unknown(key: str, recipe: Mapping[str, Any]) -> bool:
-    """Whether a number of classes is not known, because classes.json is missing."""
-    return key == _CLASSES and not recipe.get(key)
+    """Whether classes or images are not known, because classes.json or data.json is missing."""
+    return key in (_CLASSES, _IMAGES) and not recipe.get(key)
 
 
 def _is_off(value: object) -> bool:
@@ -170,9 +179,11 @@ def _titles(name: str, recipes: Sequence[Mapping[str, Any]]) -> list[str]:
     if len(keys) > _MAX_KEYS:
         sufficient = _sufficient([key for key in keys if key != _CLASSES], flat)
         keys = [key for key in keys if key in sufficient or key in (_LOSS, _CLASSES)]
-    titles = [_title(name, recipe, keys, flat) for recipe in flat]
-    if len(set(titles)) == len(titles):
-        return titles
+    # A fingerprint says nothing to a reader: it is shown if nothing else tells the methods apart.
+    for shown in ([key for key in keys if key != _IMAGES], keys):
+        titles = [_title(name, recipe, shown, flat) for recipe in flat]
+        if len(set(titles)) == len(titles):
+            return titles
     return [f"{title}, variant {index + 1}" for index, title in enumerate(titles)]
 
 
@@ -187,6 +198,8 @@ def _title(
         is_usual = known.count(value) > len(known) / 2 and len(recipes) > _MAX_KEYS
         if key == _LOSS and value is not None:
             settings.append(str(value))
+        elif key == _IMAGES and value is not None:
+            settings.append(f"images {str(value)[:_SHOWN]}")
         elif not _is_off(value) and not is_usual:
             settings.append(f"{_short_key(key)}={value}")
     return f"{name} ({', '.join(settings)})" if settings else name

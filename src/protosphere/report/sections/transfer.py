@@ -1,12 +1,14 @@
 """The section on transfer: classifiers on frozen features of other data, also with few images."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from protosphere.report.benchmark_rows import (
     Benchmark,
     MethodResults,
     group_results,
     number,
+    number_images,
     read_benchmarks,
     result_label,
     seed_note,
@@ -47,6 +49,8 @@ def create_section(report: ReportData) -> Section | None:
     )
     if not full and not few:
         return None
+    named = number_images([*full, *few], "target", _identify)
+    full, few = named[: len(full)], named[len(full) :]
     styles = method_styles(report)
     blocks: list[Block] = []
     if full:
@@ -63,6 +67,11 @@ def create_section(report: ReportData) -> Section | None:
         "comparable.",
         (*blocks, *seed_note(group_results([*full, *few])), *notes, *more_notes),
     )
+
+
+def _identify(benchmark: Benchmark, _: Mapping[str, Any]) -> tuple[object, object]:
+    """What tells the images of a data set apart from those of another one of its name."""
+    return benchmark.settings.get("train"), benchmark.settings.get("test")
 
 
 def _values(benchmark: Benchmark) -> dict[_Key, float]:

@@ -1,6 +1,11 @@
 """The section on uncertainty: calibration of confidences, and detection of other images."""
 
-from protosphere.report.benchmark_rows import group_results, read_benchmarks, seed_note
+from protosphere.report.benchmark_rows import (
+    group_results,
+    number_images,
+    read_benchmarks,
+    seed_note,
+)
 from protosphere.report.calibration import draw_reliability, show_calibration
 from protosphere.report.content import Block, Section
 from protosphere.report.detection import show_detection
@@ -21,6 +26,7 @@ def create_section(report: ReportData) -> Section | None:
         report, "reliability", texts=("classifier", "state"), numbers=("lower", "upper")
     )
     ood, ood_notes = read_benchmarks(report, "ood", texts=("against", "score"))
+    ood = number_images(ood, "against", lambda _, row: row.get("fingerprint"))
     if not calibration and not bins and not ood:
         return None
     styles = method_styles(report)
