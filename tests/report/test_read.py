@@ -153,6 +153,24 @@ def test_other_test_images_are_another_method() -> None:
     ]
 
 
+def test_images_are_not_named_where_settings_tell_many_methods_apart() -> None:
+    def run(images: str, **changes: Any) -> RunData:
+        data = {"split": "test", "eval_fingerprint": images * 64}
+        return create_run("ce", {}, data=data, recipe=changes)
+
+    runs = [
+        run("a"),
+        run("a", schedule={"epochs": 20}),
+        run("a", optimizer={"lr": 0.2}),
+        run("a", training={"batch_size": 128}),
+        run("b", data={"source": "digits", "long_tail": 0.1}),
+        run("c", data={"source": "digits", "long_tail": 0.2}),
+    ]
+    methods = [one.method for one in name_runs(runs)]
+    assert len(set(methods)) == len(runs)
+    assert not [method for method in methods if "images" in method or "variant" in method]
+
+
 def test_another_number_of_classes_is_another_method(tmp_path: Path) -> None:
     write_run(tmp_path / "fine")
     write_run(tmp_path / "coarse", seed=43, class_names=("even", "odd", "none"))

@@ -172,15 +172,15 @@ def _titles(name: str, recipes: Sequence[Mapping[str, Any]]) -> list[str]:
     keys = list(
         dict.fromkeys(key for recipe in recipes for key in find_differences(recipes[0], recipe))
     )
-    keys = _without_implied(keys, flat)
+    # A fingerprint says nothing to a reader: it is shown if nothing else tells the methods apart.
+    keys = _without_implied([key for key in keys if key != _IMAGES], flat)
     # Loss and number of classes are named where they differ, even if other keys tell the methods
     # apart.
     keys.sort(key=lambda key: (key != _LOSS) + (key == _CLASSES))
     if len(keys) > _MAX_KEYS:
         sufficient = _sufficient([key for key in keys if key != _CLASSES], flat)
         keys = [key for key in keys if key in sufficient or key in (_LOSS, _CLASSES)]
-    # A fingerprint says nothing to a reader: it is shown if nothing else tells the methods apart.
-    for shown in ([key for key in keys if key != _IMAGES], keys):
+    for shown in (keys, [*keys, _IMAGES]):
         titles = [_title(name, recipe, shown, flat) for recipe in flat]
         if len(set(titles)) == len(titles):
             return titles
