@@ -61,6 +61,15 @@ def test_two_sources_of_one_name_have_a_line_each(runs: Path) -> None:
     assert lines == [areas[:6], areas[6:]]
 
 
+def test_a_source_that_was_measured_may_have_another_name(runs: Path) -> None:
+    command = ["benchmark", "ood", runs / "ce", "--device", "cpu", "--against"]
+    for source, name in ((runs / "noise.npz", "noise"), (f"static={runs / 'noise.npz'}", "static")):
+        output = run_command(*command, source, columns=250)
+        assert output.splitlines()[2].split()[2] == name
+        content = json.loads((runs / "ce/benchmarks/ood.json").read_text())
+        assert [row["against"] for row in content["rows"]] == [name] * 6
+
+
 def test_calibration_of_head_and_class_means(runs: Path) -> None:
     pytest.importorskip("matplotlib")
     command = ["benchmark", "calibration", runs / "ce", runs / "nonl", "--device", "cpu"]
@@ -125,6 +134,8 @@ def test_what_is_refused(runs: Path) -> None:
         f"{missing} must be a folder or an .npz file; it does not exist"
     )
     assert "must not be the test images of" in refusal(*command, "--against", _own_images(runs))
+    same = [f"--against={name}={runs / 'noise.npz'}" for name in ("a", "b")]
+    assert refusal(*command, *same) == "sources must have different images, a and b have the same"
     other = ["--against", runs / "noise.npz", "--split", "validation"]
     assert "there are no validation images" in refusal(*command, *other)
     plot = ["benchmark", "calibration", runs / "ce", "--plot", runs / "x.html"]

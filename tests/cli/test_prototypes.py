@@ -285,6 +285,18 @@ def test_classes_may_be_numbers_or_bytes(files: Path) -> None:
     assert PrototypeClassifier.load(texts).classes_.tolist() == ["a", "b", "c"]
 
 
+def test_classes_may_be_true_and_false(files: Path) -> None:
+    saved, path = files / "a.safetensors", files / "a.npz"
+    _prototypes("build", _save(path, np.eye(8)[:2], np.array([False, True])), "--out", saved)
+    message = refusal("prototypes", "remove", saved, "1")
+    assert message == "classes of this classifier are True and False, got 1"
+    for name, other in (("False", True), ("True", False)):
+        _prototypes("remove", saved, name)
+        assert PrototypeClassifier.load(saved).classes_.tolist() == [other]
+        _prototypes("add", saved, name, files / "dogs.npz")
+        assert PrototypeClassifier.load(saved).classes_.tolist() == [False, True]
+
+
 @pytest.mark.bad_input
 def test_a_classifier_is_saved_to_safetensors_only(files: Path) -> None:
     for name in ("classifier", "classifier.npz", "classifier.pt"):

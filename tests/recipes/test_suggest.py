@@ -128,6 +128,14 @@ def test_imbalance_decides_the_sampler_and_the_metric(
     assert (recipe.data.sampler, recipe.checkpoint.monitor) == (sampler, monitor)
 
 
+def test_images_of_incomplete_batches_are_not_seen() -> None:
+    """90 images make 5 batches of 16 in each of 100 epochs."""
+    text = suggest_recipe(folder((45, 45), test_folder="val"), loss="nonl")
+    recipe = recipe_from_yaml(text)
+    assert (recipe.schedule.epochs, recipe.training.batch_size) == (100, 16)
+    assert "8,000 images are seen in all." in text
+
+
 @pytest.mark.parametrize(
     ("per_class", "epochs", "fine_tuning_epochs", "batch_size"),
     [

@@ -39,9 +39,19 @@ def test_another_recipe_is_refused_with_the_difference(tmp_path: Path) -> None:
     run.start("name: a\n")
     with pytest.raises(RunFolderError, match="holds a run of another recipe: the texts differ"):
         run.start("name: b\n")
-    message = "another recipe: name: a against name: b; .* --init-from .* starts new training"
+
+    def compare(stored: str, given: str) -> str:
+        return f"{stored.strip()} against {given}"
+
+    # Training cannot start from weights that were never saved.
+    difference = "another recipe: name: a against name: b; "
+    message = f"{difference}it has no checkpoint: remove the folder, or choose another one"
     with pytest.raises(RunFolderError, match=message):
-        run.start("name: b", compare=lambda stored, given: f"{stored.strip()} against {given}")
+        run.start("name: b", compare=compare)
+    (run.checkpoints / "step-000000001").mkdir(parents=True)
+    message = f"{difference}.* --init-from .* starts new training"
+    with pytest.raises(RunFolderError, match=message):
+        run.start("name: b", compare=compare)
     run.start("name: b\n", compare=lambda stored, given: None)
     assert run.recipe.read_text() == "name: a\n"
 

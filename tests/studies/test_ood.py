@@ -1,6 +1,7 @@
 """Detection of unknown images with a short run, against scikit-learn and the run's predictions."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,24 @@ def test_what_the_folder_has_is_not_computed_again(
         run_ood(run, [first], num_neighbors=3)
 
 
+def test_rows_have_the_name_that_a_source_has_now(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = _source(_noise()), _source(_noise(seed=1), name="more")
+    rows = run_ood(run, [first, second])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(ood, "encode_split", refuse)
+    renamed = run_ood(run, [_source(_noise(), "3", "cat", name="other")])
+    assert renamed == tuple(
+        replace(row, against="other", shared_classes=1) for row in rows[: len(OOD_SCORES)]
+    )
+    path = run.path / "benchmarks/ood.json"
+    assert read_result(path, OodRow).rows == renamed + rows[len(OOD_SCORES) :]
+
+
 def test_a_class_that_both_have_is_warned_of(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "protosphere"):
         rows = run_ood(run, [_source(_noise(), "3", "cat", "4")])
@@ -152,6 +171,10 @@ def test_what_is_refused(tmp_path: Path, run: Run) -> None:
     assert isinstance(test, ImageSet)
     with pytest.raises(ValueError, match=r"must not be the test images of .* themselves, got me"):
         run_ood(run, [ImageSource("me", test)])
+    same = [_source(_noise(), name=name) for name in ("a", "b")]
+    with pytest.raises(ValueError, match="sources must have different images, a and b have the s"):
+        run_ood(run, same)
+    assert not (run.path / "benchmarks/ood.json").exists()
     with pytest.raises(DataError, match="there are no validation images"):
         run_ood(run, [_source(_noise())], split="validation")
     np.savez(tmp_path / "two.npz", a=_noise().numpy(), b=_noise().numpy())

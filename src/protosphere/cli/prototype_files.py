@@ -221,9 +221,13 @@ def parse_class(classifier: "PrototypeClassifier", name: str) -> Any:
     """Return a class of the command line in the type of the classes of a classifier.
 
     Raises:
-        ValueError: The classes are numbers and the name is not one.
+        ValueError: The classes are numbers or Booleans and the name is not one.
     """
     kind = classifier.classes_.dtype.kind
+    if kind == "b":
+        if name not in ("True", "False"):
+            raise ValueError(f"classes of this classifier are True and False, got {name}")
+        return name == "True"
     if kind not in "iuf":
         return name
     try:

@@ -10,6 +10,7 @@ import yaml
 
 from protosphere.data.folder_memory import stored_side
 from protosphere.data.folder_summary import FolderSummary
+from protosphere.data.sampling import num_batches
 from protosphere.data.splits import DataError
 from protosphere.encoders.timm_models import import_timm
 from protosphere.recipes.find_weights import Weights
@@ -80,6 +81,8 @@ def suggest_recipe(
     num_train = round((1 - fraction) * summary.num_train)
     epochs = _choose_epochs(num_train, start)
     batch_size = _choose_batch_size(num_train)
+    # The incomplete last batch of an epoch is left out.
+    num_seen = num_batches(num_train, batch_size) * min(batch_size, num_train)
     every = math.ceil(epochs / _EVALUATIONS)
     sections: dict[str, Sequence[_Line]] = {
         "data": _data(summary, fraction, size),
@@ -89,7 +92,7 @@ def suggest_recipe(
         "optimizer": _optimizer(start, batch_size),
         "schedule": [
             _Line("name", "cosine"),
-            _Line("epochs", epochs, f"{epochs * num_train:,} images are seen in all."),
+            _Line("epochs", epochs, f"{epochs * num_seen:,} images are seen in all."),
             _Line("warmup_epochs", min(5, epochs // 10), "Epochs of linear warmup."),
             _Line("warmup_lr", _WARMUP_LR[start]),
         ],

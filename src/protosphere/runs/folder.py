@@ -187,10 +187,14 @@ class RunFolder:
                 return
             difference = compare(self._read_text(self.recipe), recipe)
             if difference is not None:
-                raise RunFolderError(
-                    f"{self.path} holds a run of another recipe: {difference}; "
+                options = (
                     f"`train --resume --out {self.path}` continues it, and with another --out "
                     f"--init-from {self.path} starts new training from its weights"
+                )
+                if not any(self.checkpoints.glob("*")):
+                    options = "it has no checkpoint: remove the folder, or choose another one"
+                raise RunFolderError(
+                    f"{self.path} holds a run of another recipe: {difference}; {options}"
                 )
             return
         self._check_ownership()

@@ -1,8 +1,8 @@
 """How well the scores of a run tell its own images from those of another source."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -62,7 +62,7 @@ def run_ood(
     """Measure out-of-distribution detection, and keep the rows in the run folder.
 
     All images go through the run's own evaluation transform. Sources that the folder has rows of
-    are not computed again.
+    are not computed again; their rows get the names of these sources.
 
     Args:
         run: The run.
@@ -80,7 +80,8 @@ def run_ood(
 
     Raises:
         DataError: The data of the run are not there, or have no such split.
-        ValueError: A source is the images of the run themselves.
+        ValueError: A source is the images of the run themselves, or those of another source.
+        StorageError: The rows could not be written.
     """
     split = reported_split(run.recipe) if split is None else split
     dataset = run.dataset(split)
@@ -92,25 +93,32 @@ def run_ood(
         "shrinkage": shrinkage,
     }
     fingerprints = [image_digest(source.images) for source in sources]
+    requested: dict[str, ImageSource] = {}
     for source, fingerprint in zip(sources, fingerprints, strict=True):
         if fingerprint == known_fingerprint:
             raise ValueError(
                 f"the other images must not be the {split} images of {run.path} themselves, "
                 f"got {source.name}"
             )
+        if fingerprint in requested:
+            raise ValueError(
+                f"sources must have different images, {requested[fingerprint].name} and "
+                f"{source.name} have the same"
+            )
+        requested[fingerprint] = source
+    for source in sources:
         _warn_of_shared_classes(run, source)
     result = ResultFile(
         run.path,
         "ood",
         OodRow,
         settings,
-        recompute=recompute and (lambda row: row.fingerprint in fingerprints),
+        recompute=recompute and (lambda row: row.fingerprint in requested),
     )
+    _rename(run, result, requested)
     done = {row.fingerprint for row in result.rows}
     pending = {
-        fingerprint: source
-        for source, fingerprint in zip(sources, fingerprints, strict=True)
-        if fingerprint not in done
+        fingerprint: source for fingerprint, source in requested.items() if fingerprint not in done
     }
     if pending:
         num_images = [len(dataset.train), len(dataset.test)]
@@ -131,6 +139,19 @@ def run_ood(
     order = {fingerprint: index for index, fingerprint in enumerate(fingerprints)}
     selected = [row for row in result.rows if row.fingerprint in order]
     return tuple(sorted(selected, key=lambda row: order[row.fingerprint]))
+
+
+def _rename(run: Run, result: ResultFile[OodRow], requested: Mapping[str, ImageSource]) -> None:
+    """Give rows of earlier calls the names of the sources that have their images now."""
+    rows = tuple(
+        replace(row, against=source.name, shared_classes=len(_shared_classes(run, source)))
+        if (source := requested.get(row.fingerprint))
+        else row
+        for row in result.rows
+    )
+    if rows != result.rows:
+        result.rows = rows
+        result.append()
 
 
 def _rows(
