@@ -264,6 +264,23 @@ def test_different_images_of_one_name_are_numbered() -> None:
     assert options(section, "few-shot-targets") == ["set", "set (2)"]
 
 
+def test_runs_that_were_measured_with_other_options_are_named() -> None:
+    def run(seed: int, **options: Any) -> RunData:
+        row = {"against": "svhn", "score": "knn", "auroc": 0.9, "fpr95": 0.1}
+        return create_run("ce", {"ood": [row]}, seed=seed, settings=options)
+
+    section = uncertainty.create_section(
+        report_of(run(0, num_neighbors=5), run(1, num_neighbors=9))
+    )
+    (note,) = missing(section)
+    assert note == (
+        "ce: runs of ood were measured with different values of num_neighbors, 5 and 9; means and "
+        "deviations are over all of them."
+    )
+    same = uncertainty.create_section(report_of(run(0, num_neighbors=5), run(1, num_neighbors=5)))
+    assert not missing(same)
+
+
 def _noisy(method: str, fraction: float | None, accuracy: float, **recipe: Any) -> RunData:
     noise = None if fraction is None else {"name": "symmetric", "fraction": fraction}
     row = {"classifier": "head", "noise": "symmetric", "fraction": fraction, "accuracy": accuracy,

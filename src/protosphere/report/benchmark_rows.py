@@ -20,6 +20,18 @@ CLASSIFIERS = {
     "calibrated_class_means": "class means, calibrated temperature",
     "whitened_class_means": "whitened class means",
 }
+# Settings of benchmarks that change what numbers mean.
+_OPTIONS = (
+    "logit_adjustment",
+    "shrinkage",
+    "num_bins",
+    "num_neighbors",
+    "num_draws",
+    "cs",
+    "seed",
+    "frost",
+    "split",
+)
 # Methods that a note names.
 _MAX_NAMED = 3
 # Keys of a recipe's data that do not change which images are trained on, or how they are named.
@@ -278,11 +290,38 @@ def result_label(group: MethodResults, groups: Sequence[MethodResults]) -> str:
 
 
 def seed_note(groups: Sequence[MethodResults]) -> list[Note]:
-    """Return what a reader must know about the number of runs; nothing if all have several.
+    """Return what a reader must know about the runs that numbers are over.
 
     Args:
         groups: The results.
+
+    Returns:
+        A note for each option in which runs of a method were measured differently, and one if there
+        are methods with one run.
     """
+    return [*_note_options(groups), *_note_single_runs(groups)]
+
+
+def _note_options(groups: Sequence[MethodResults]) -> list[Note]:
+    notes = []
+    for group in groups:
+        for name in dict.fromkeys(benchmark.name for benchmark in group.benchmarks):
+            own = [one.settings for one in group.benchmarks if one.name == name]
+            for option in _OPTIONS:
+                values = dict.fromkeys(json.dumps(one[option]) for one in own if option in one)
+                if len(values) > 1:
+                    notes.append(
+                        Note(
+                            f"{group.method}: runs of {name} were measured with different values "
+                            f"of {option}, {' and '.join(values)}; means and deviations are over "
+                            "all of them.",
+                            kind="missing",
+                        )
+                    )
+    return notes
+
+
+def _note_single_runs(groups: Sequence[MethodResults]) -> list[Note]:
     single = list(dict.fromkeys(group.method for group in groups if group.num_runs == 1))
     if not single:
         return []
