@@ -3,8 +3,8 @@
 A job that was interrupted continues where it stopped, also within its training. Jobs run in
 processes of their own, of which one trains at a time: several at once on one GPU are slower,
 3 × 26,000 images a second instead of 84,000. Of the others one starts up and compiles meanwhile,
-and others benchmark what they have trained. Of three processes that compiled at the same time with
-torch 2.11, one never ended, twice; one process at a time never did this.
+and others benchmark what they have trained. Only one starts up at a time because of several that
+did with torch 2.11 one never finished its first epoch, twice; why is not known.
 """
 
 import argparse
@@ -36,7 +36,7 @@ _GRACE_SECONDS = 20.0
 # Locked by the job that starts up until its first report, and by the job that trains.
 _STARTUP, _TURN = "startup.lock", "turn.lock"
 _POLL_SECONDS = 0.05
-# After this time a job starts up although another one has not ended to.
+# The longest time that a job waits for another one to start up.
 _STARTUP_SECONDS = 120.0
 
 

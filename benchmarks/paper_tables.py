@@ -60,7 +60,7 @@ def accuracies() -> dict[str, dict[str, float]]:
 
 
 def _paper_accuracies(loss: str) -> Iterator[float]:
-    """Yield the accuracies of 100 epochs with the paper's settings; several have one seed."""
+    """Yield the accuracies of the runs of 100 epochs with the paper's settings, all of one seed."""
     yield runs.evaluations(f"cifar100-{loss}")[-1]["accuracy"]
     if (benefits.RESULTS / f"cifar100-{loss}").exists():
         last = RunFolder(benefits.RESULTS / f"cifar100-{loss}").last_evaluation()

@@ -133,7 +133,9 @@ def _read_rows(planned: PlannedRun, name: str, row_type: type[RowT]) -> tuple[Ro
     """Return the rows of a benchmark of a run without weights."""
     path = planned.folder / "benchmarks" / f"{name}.json"
     if not path.exists():
-        raise RunFolderError(f"{planned.folder} must have a checkpoint or {path.name}; it has none")
+        raise RunFolderError(
+            f"{planned.folder} must have a checkpoint or {path.name}; it has neither"
+        )
     result = read_result(path, row_type)
     used = result.settings.get("probe", {}) if name == PROBES_FILE else {}
     for key, value in planned.probe_changes.items():
