@@ -134,4 +134,5 @@ def number(value: Any, digits: int = 1) -> str:
         value: The number, or None.
         digits: Number of digits after the point.
     """
-    return "–" if value is None else f"{value:.{digits}f}"
+    # Accuracies are whole numbers of images: 91.55 must not become 91.5 because of its last bit.
+    return "–" if value is None else f"{value + 1e-9:.{digits}f}"

@@ -18,7 +18,8 @@ a time):
     temperatures  Table 9, NONL at five temperatures, 60 epochs (3 each)
     phase         Figure 3, NONL at three of them with two more batch sizes, 60 epochs (3 each)
 
-``--collect`` copies the records, without weights, to results/reproduce.
+``--collect`` copies the records, without weights, to results/reproduce, also those of contrastive
+runs of which not all probes are fitted.
 """
 
 import shlex
@@ -145,8 +146,12 @@ def fit_probes(folder: Path, device: str) -> None:
 
 
 def missing_jobs() -> list[Job]:
-    """Return the jobs whose records are not among the results."""
-    return [job for job in jobs() if not (RESULTS / job.name).exists()]
+    """Return the jobs whose records, with those of all probes, are not among the results."""
+    return [
+        job
+        for job in jobs()
+        if not (RESULTS / job.name).exists() or missing_probes(job, RESULTS / job.name)
+    ]
 
 
 def collect(runs: Path) -> None:
@@ -160,9 +165,6 @@ def collect(runs: Path) -> None:
         if not is_trained(folder):
             continue
         probes = folder / "benchmarks" / "probes.json"
-        if job.finish is not None and not _has_probes(probes):
-            print(f"{job.name}: trained, but not all probes are fitted; run again to fit them")
-            continue
         (target / "benchmarks" if probes.exists() else target).mkdir(parents=True, exist_ok=True)
         for name in RECORDS:
             shutil.copy(folder / name, target)
@@ -171,17 +173,25 @@ def collect(runs: Path) -> None:
         arrays = folder / ARRAYS
         if arrays.exists() and arrays.stat().st_size < MAX_ARRAYS:
             shutil.copy(arrays, target)
-        print(f"{job.name}: copied")
+        missing = missing_probes(job, target)
+        print(f"{job.name}: copied" + (f", without {', '.join(missing)}" if missing else ""))
     for epochs, _ in LENGTHS.values():
         _compute_convergence(epochs)
 
 
-def _has_probes(path: Path) -> bool:
-    """Whether the file has all classifiers that the tables need."""
-    if not path.exists():
-        return False
-    fitted = {row.name for row in read_result(path, ProbeResult).rows}
-    return {reading.probe for reading in PROBES.values()} <= fitted
+def missing_probes(job: Job, folder: Path) -> list[str]:
+    """Return the classifiers that the tables need and the run does not have.
+
+    Args:
+        job: The job.
+        folder: The run folder.
+    """
+    if job.finish is None:
+        return []
+    path = folder / "benchmarks" / "probes.json"
+    rows = read_result(path, ProbeResult).rows if path.exists() else ()
+    fitted = {row.name for row in rows}
+    return [reading.probe for reading in PROBES.values() if reading.probe not in fitted]
 
 
 def _compute_convergence(epochs: int) -> None:

@@ -314,14 +314,17 @@ def phase_table() -> str:
     columns = [f"{value:g}" for value in PHASE_TEMPERATURES]
     rows = [f"nonl {size}" for size in BATCH_SIZES]
     numbers = _read("figure3-cifar100", GRID_EPOCHS, rows=rows, columns=columns)
-    others = [number for number in numbers if number.row != "nonl 512"]
-    _require(others)
+    known = [number for number in numbers if number.value is not None]
+    _require([number for number in known if number.row != "nonl 512"])
+    columns = [name for name in columns if name in {number.column for number in known}]
     lines = table_header(
         "NONL on CIFAR-100, batch size", *(f"temperature {name}" for name in columns)
     )
     for row in rows:
-        own = {number.column: _number(number.value) for number in numbers if number.row == row}
-        lines.append(table_line(row.removeprefix("nonl "), *(own[name] for name in columns)))
+        own = {number.column: _number(number.value) for number in known if number.row == row}
+        if own:
+            cells = [own.get(name, "–") for name in columns]
+            lines.append(table_line(row.removeprefix("nonl "), *cells))
     return "\n".join(lines)
 
 

@@ -115,8 +115,13 @@ def test_collected_records_make_the_tables(modules: Any, tmp_path: Path) -> None
     (runs / arrays).write_bytes(bytes(200_000))
     _write_probes(folders["cifar10-scl-100-epochs"], class_means=0.905)
     modules.jobs.collect(runs)
-    copied = {path.name for path in modules.results.iterdir()}
-    assert copied == set(accuracies) - {"cifar10-scl-100-epochs"}
+    assert {path.name for path in modules.results.iterdir()} == set(accuracies)
+    (unfinished,) = modules.jobs.missing_jobs()
+    assert unfinished.name == "cifar10-scl-100-epochs"
+    missing = modules.jobs.missing_probes(unfinished, folders[unfinished.name])
+    assert missing == ["linear", "normalized", "cached_linear"]
+    contrastive = modules.tables.contrastive_table().splitlines()
+    assert contrastive[2:] == ["| class means | 90.5 | 95.0 | 100 | 2.0 |"]
     _write_probes(
         folders["cifar10-scl-100-epochs"],
         linear=0.91,
@@ -125,7 +130,6 @@ def test_collected_records_make_the_tables(modules: Any, tmp_path: Path) -> None
         cached_linear=0.93,
     )
     modules.jobs.collect(runs)
-    assert {path.name for path in modules.results.iterdir()} == set(accuracies)
     assert modules.jobs.missing_jobs() == []
     assert not list(modules.results.rglob("checkpoints"))
     assert (modules.results / "cifar10-ce-100-epochs" / "geometry.safetensors").exists()
@@ -201,6 +205,14 @@ def test_what_was_not_run_is_left_out(modules: Any, tmp_path: Path) -> None:
         tables.convergence_table()
     with pytest.raises(FileNotFoundError):
         tables.phase_table()
+    _write(jobs["cifar100-nonl-temperature-0.2-batch-size-128-60-epochs"], tmp_path / "runs", 0.6)
+    modules.jobs.collect(tmp_path / "runs")
+    assert tables.phase_table().splitlines() == [
+        "| NONL on CIFAR-100, batch size | temperature 0.1 | temperature 0.2 |",
+        "|---|---:|---:|",
+        "| 128 | – | 60.0 |",
+        "| 512 | 70.0 | – |",
+    ]
 
 
 def test_verdicts_on_gains_follow_the_runs(modules: Any) -> None:
@@ -418,3 +430,16 @@ def test_gains_of_one_seed_up_to_half_a_point_are_no_difference(
     modules: Any, gain: float, verdict: str
 ) -> None:
     assert modules.claims.gain_verdict(gain) == verdict
+
+
+def test_a_probe_that_is_missing_leaves_out_its_claim_only(
+    modules: Any, import_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = import_benchmark("paper_claims")
+    small = {"fixed_prototypes": 89.6, "linear_probe": 90.0}
+    monkeypatch.setattr(modules.tables, "probe_accuracies", lambda: small)
+    first, second, _ = claims._contrastive_claims()
+    assert first[2].endswith("; 89.6 and 90.0")
+    assert first[3] == "CIFAR-100, 120 epochs and CIFAR-10, 100 epochs"
+    assert "90.0" not in second[2]
+    assert second[3:] == ("CIFAR-100, 120 epochs", "**held**")

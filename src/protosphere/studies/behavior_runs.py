@@ -80,6 +80,20 @@ class RunRecords:
         return rows
 
 
+class Setting(NamedTuple):
+    """Runs with the same settings but for the loss and the seed.
+
+    Attributes:
+        title: Data and number of epochs; other settings may have the same ones.
+        number: Number of the setting among those of the same title, from 1.
+        runs: The runs by loss.
+    """
+
+    title: str
+    number: int
+    runs: dict[str, list[RunRecords]]
+
+
 def read_runs(folders: Sequence[Path | str]) -> tuple[list[RunRecords], dict[str, str]]:
     """Read complete runs.
 
@@ -109,9 +123,7 @@ def read_runs(folders: Sequence[Path | str]) -> tuple[list[RunRecords], dict[str
     return runs, skipped
 
 
-def group_runs(
-    runs: Sequence[RunRecords], *, across: bool
-) -> dict[str, dict[str, list[RunRecords]]]:
+def group_runs(runs: Sequence[RunRecords], *, across: bool) -> list[Setting]:
     """Return the runs by setting and loss.
 
     Data with another number of training images or other classes are another setting. Of runs whose
@@ -130,17 +142,14 @@ def group_runs(
         if not across:
             content = run.recipe.model_dump(mode="json", exclude={*_WITHOUT_EFFECT, "data"})
         key = json.dumps([_data_key(run), images, content], sort_keys=True)
-        title = f"{_data_name(run)}, {run.recipe.schedule.epochs} epochs"
         groups.setdefault(key, {}).setdefault(run.loss, []).append(run)
-        titles[key] = title
-    named: dict[str, dict[str, list[RunRecords]]] = {}
+        titles[key] = f"{_data_name(run)}, {run.recipe.schedule.epochs} epochs"
+    settings = []
     for key, group in groups.items():
         same = [other for other in titles if titles[other] == titles[key]]
-        number = f" ({same.index(key) + 1})" if len(same) > 1 else ""
-        named[titles[key] + number] = {
-            loss: _select_settings(found) for loss, found in group.items()
-        }
-    return named
+        chosen = {loss: _select_settings(found) for loss, found in group.items()}
+        settings.append(Setting(titles[key], same.index(key) + 1, chosen))
+    return settings
 
 
 def _identify_images(runs: Sequence[RunRecords]) -> list[_Images]:

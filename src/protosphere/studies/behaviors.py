@@ -110,17 +110,21 @@ def check_behaviors(folders: Sequence[Path | str]) -> Checklist:
 
 
 def _check(behavior: _Behavior, runs: Sequence[RunRecords]) -> Iterator[Check]:
-    found = False
-    for setting, group in group_runs(runs, across=behavior.across_settings).items():
-        finding = behavior.check(group)
-        if finding is None:
-            continue
-        found = True
-        is_held, evidence = finding
+    settings = group_runs(runs, across=behavior.across_settings)
+    findings = [(setting, behavior.check(setting.runs)) for setting in settings]
+    testable = [(setting, finding) for setting, finding in findings if finding is not None]
+    titles = [setting.title for setting, _ in testable]
+    for setting, (is_held, evidence) in testable:
+        number = f" ({setting.number})" if titles.count(setting.title) > 1 else ""
         verdict: Verdict = "held" if is_held else "not held"
-        yield Check(behavior.name, behavior.statement, setting, verdict, evidence)
-    if not found:
+        yield Check(behavior.name, behavior.statement, setting.title + number, verdict, evidence)
+    if not testable:
         yield Check(behavior.name, behavior.statement, "–", "not testable", behavior.needs)
+
+
+def _percent(fraction: float) -> str:
+    # Accuracies are whole numbers of images: 91.55 must not become 91.5 because of its last bit.
+    return f"{100 * fraction + 1e-9:.1f}"
 
 
 def _mean(runs: Sequence[RunRecords], metric: str) -> float | None:
@@ -209,7 +213,7 @@ def _check_ntce_improves(group: _Group) -> _Finding | None:
         return None
     number, of = better
     text = (
-        f"accuracy {100 * accuracies[0]:.1f} and {100 * accuracies[1]:.1f}; {number} of {of} "
+        f"accuracy {_percent(accuracies[0])} and {_percent(accuracies[1])}; {number} of {of} "
         "collapse metrics better"
     )
     return accuracies[0] > accuracies[1] and 2 * number > of, text
@@ -235,11 +239,13 @@ def _check_fixed_prototypes(group: _Group) -> _Finding | None:
         means = accuracy.get(("class_means", "output"))
         linear = accuracy.get(("linear", "backbone"), accuracy.get(("linear", "output")))
         if means is not None and linear is not None:
-            found.append((100 * means, 100 * linear))
+            found.append((means, linear))
     if not found:
         return None
-    text = "; ".join(f"class means {means:.1f}, linear {linear:.1f}" for means, linear in found)
-    return all(means >= linear - _MATCHING for means, linear in found), text
+    text = "; ".join(
+        f"class means {_percent(means)}, linear {_percent(linear)}" for means, linear in found
+    )
+    return all(100 * means >= 100 * linear - _MATCHING for means, linear in found), text
 
 
 def _check_same_geometry(group: _Group) -> _Finding | None:
@@ -270,7 +276,7 @@ def _downstream(
         }
         if "ce" not in values or len(values) < 2:
             return None
-        text = f"{what}: " + ", ".join(f"{loss} {100 * one:.1f}" for loss, one in values.items())
+        text = f"{what}: " + ", ".join(f"{loss} {_percent(one)}" for loss, one in values.items())
         others = [one for loss, one in values.items() if loss != "ce"]
         return all(100 * sign * (one - values["ce"]) > _CLEAR for one in others), text
 
