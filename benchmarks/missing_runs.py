@@ -23,11 +23,13 @@ from jobs import Job, is_trained, main
 
 def missing_jobs() -> list[Job]:
     """Return the jobs whose records are not among the results."""
-    short, long = (
-        [job for job in verdict.missing_jobs() if job.group == group] for group in ("short", "long")
-    )
     smoothing = [job for job in benefits.missing_jobs() if job.group == "label-noise-smoothing"]
-    return [*short, *long, *dynamics.missing_jobs(), *smoothing, *reproduction.missing_jobs()]
+    return [
+        *verdict.missing_jobs(),
+        *dynamics.missing_jobs(),
+        *smoothing,
+        *reproduction.missing_jobs(),
+    ]
 
 
 def collect(runs: Path) -> None:

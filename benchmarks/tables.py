@@ -147,6 +147,7 @@ TABLES: dict[str, Callable[[], tuple[str, str]]] = {
     "verdict": lambda: (verdict.table("short"), verdict.source("short")),
     "verdict-progress": lambda: (verdict.progress_table("short"), verdict.source("short")),
     "verdict-long": lambda: (verdict.table("long"), verdict.source("long")),
+    "verdict-unmixed": lambda: (verdict.table("unmixed"), verdict.source("unmixed")),
     "variants": _of_record("variants", variants.table, variants.source),
     "whitening": _of_record("whitening", whitening.table),
     "wrong-labels": _of_record("wrong_labels", wrong_labels.table, wrong_labels.source),

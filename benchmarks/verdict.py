@@ -9,7 +9,9 @@ with the same settings, are not run again.
 
 DATA holds cifar100.npz with x_train, y_train, x_test and y_test. The group short has 100 epochs and
 five seeds for every loss, long has 200 epochs and three seeds for cross-entropy and the most
-accurate of the losses whose class means have an effective rank of at least 95. ``--collect`` copies
+accurate of the losses whose class means have an effective rank of at least 95, and unmixed is that
+loss without mixup as in the group short, compared with its runs of cross-entropy. Without mixup it
+was better on validation images (benchmarks/dynamics.py) than in its sweep. ``--collect`` copies
 the records, without weights, to results/verdict and compares them as ``protosphere compare`` does,
 and the accuracies of single classes.
 """
@@ -19,7 +21,7 @@ import json
 import shutil
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import class_accuracy
 import class_tables
@@ -50,11 +52,36 @@ PROGRESS: tuple[tuple[str, str, float, str], ...] = (
 )
 # Of the losses whose class means have a rank of at least 95 in the group short, the most accurate.
 CONTENDER = "ntce"
-# Group, epochs, seeds and methods.
-GROUPS = (
-    ("short", 100, range(42, 47), LOSSES),
-    ("long", 200, range(42, 45), ("ce", CONTENDER)),
-)
+
+
+class Group(NamedTuple):
+    """Runs that are compared.
+
+    Attributes:
+        name: Name of the group.
+        epochs: Number of epochs.
+        seeds: The seeds.
+        methods: Names of the losses.
+        changes: Changes of the chosen settings, as values of ``--set``.
+        baseline: Group whose runs of cross-entropy these are compared with; None: this one.
+    """
+
+    name: str
+    epochs: int
+    seeds: range
+    methods: tuple[str, ...]
+    changes: tuple[str, ...] = ()
+    baseline: str | None = None
+
+
+GROUPS = {
+    group.name: group
+    for group in (
+        Group("short", 100, range(42, 47), LOSSES),
+        Group("long", 200, range(42, 45), ("ce", CONTENDER)),
+        Group("unmixed", 100, range(42, 47), (CONTENDER,), ("augmentation.mixing=null",), "short"),
+    )
+}
 RECORDS = (
     "recipe.yaml",
     "machine.json",
@@ -71,27 +98,27 @@ WITH_ARRAYS = ("ce", "normface-nonl")
 def jobs() -> list[Job]:
     """Return all jobs, one seed of every loss after the other."""
     return [
-        _job(group, method, seed, epochs)
-        for group, epochs, seeds, methods in GROUPS
-        for seed in seeds
-        for method in methods
+        _job(group, method, seed)
+        for group in GROUPS.values()
+        for seed in group.seeds
+        for method in group.methods
     ]
 
 
-def _job(group: str, method: str, seed: int, epochs: int) -> Job:
+def _job(group: Group, method: str, seed: int) -> Job:
     overrides = (
         f"name={_name(method)}",
         "training.batch_size=512",
-        f"schedule.epochs={epochs}",
-        f"evaluation={{every: {epochs // 2}, metrics: all}}",
-        f"checkpoint={{every: {epochs // 5}, keep: 1}}",
+        f"schedule.epochs={group.epochs}",
+        f"evaluation={{every: {group.epochs // 2}, metrics: all}}",
+        f"checkpoint={{every: {group.epochs // 5}, keep: 1}}",
         f"seed={seed}",
         *chosen_settings(method),
+        *group.changes,
     )
-    name = f"{group}-{method}-{seed}"
     return Job(
-        group,
-        name,
+        group.name,
+        f"{group.name}-{method}-{seed}",
         f"cifar100-strong-{method}",
         "cifar100",
         overrides,
@@ -126,15 +153,22 @@ def collect(runs: Path) -> None:
         for name in (*RECORDS, *arrays):
             if (folder / name).exists():
                 shutil.copy(folder / name, target)
-    for group in dict.fromkeys(group for group, *_ in GROUPS):
-        folders = sorted(path.parent for path in (RESULTS / group).glob("*/recipe.yaml"))
-        if folders:
-            targets = [str(folder) for folder in folders]
+    for group in GROUPS:
+        if any((RESULTS / group).glob("*/recipe.yaml")):
+            targets = [str(folder) for folder in _folders(group)]
             run_comparison(targets, out=RESULTS / group, baseline=_name("ce"), report=print)
             print(table(group))
-            with contextlib.suppress(FileNotFoundError):  # Of earlier runs.
+            with contextlib.suppress(FileNotFoundError):  # Of earlier runs, and without a baseline.
                 print(class_tables.summary_table(RESULTS / group))
                 print(class_tables.classes_table(RESULTS / group))
+
+
+def _folders(group: str) -> list[Path]:
+    """Return the results of a group, with those that they are compared with."""
+    own = (RESULTS / group).glob("*/recipe.yaml")
+    baseline = GROUPS[group].baseline
+    others = [] if baseline is None else (RESULTS / baseline).glob(f"{baseline}-ce-*/recipe.yaml")
+    return sorted(path.parent for path in (*own, *others))
 
 
 def _keeps_arrays(job: Job) -> bool:
@@ -174,7 +208,7 @@ def progress_table(group: str) -> str:
     Args:
         group: Name of the group.
     """
-    epochs = next(epochs for name, epochs, *_ in GROUPS if name == group)
+    epochs = GROUPS[group].epochs
     ends = epochs // 2, epochs
     titles = (f"{title}, epoch {epoch}" for title, *_ in PROGRESS for epoch in ends)
     lines = [f"| loss | {' | '.join(titles)} |", f"|---|{'---:|' * 2 * len(PROGRESS)}"]
@@ -202,8 +236,8 @@ def source(group: str) -> str:
     Args:
         group: Name of the group.
     """
-    folders = sorted(path.parent for path in (RESULTS / group).glob("*/machine.json"))
-    machines = [json.loads((folder / "machine.json").read_text()) for folder in folders]
+    paths = [folder / "machine.json" for folder in _folders(group)]
+    machines = [json.loads(path.read_text()) for path in paths]
     commits = [machine["commit"] for machine in machines]
     return describe_machine(machines[0], "several runs at a time on the GPU", *commits)
 

@@ -332,6 +332,32 @@ def test_arrays_of_two_runs_of_the_verdict_are_kept(
     ]
 
 
+def test_runs_without_mixup_are_compared_with_cross_entropy_of_the_same_length(
+    import_benchmark: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    verdict = import_benchmark("verdict")
+    monkeypatch.setattr(verdict, "RESULTS", tmp_path / "results")
+    by_name = {job.name: job for job in verdict.jobs()}
+    accuracies = {"short-ce": 0.5, "short-ntce": 0.4, "unmixed-ntce": 0.7}
+    for prefix, accuracy in accuracies.items():
+        for seed in (42, 43):
+            job = by_name[f"{prefix}-{seed}"]
+            value = accuracy + (seed - 42) / 100 * (prefix == "unmixed-ntce")
+            metrics = {name: [(100, value)] for name in VERDICT_METRICS}
+            settings = ("data.source=arrays", "data.path=there.npz", *job.overrides)
+            logged_run(tmp_path / "runs" / job.name, metrics, *settings, recipe=job.recipe)
+    verdict.collect(tmp_path / "runs")
+    ends = [line.split(" | ")[:4] for line in verdict.table("unmixed").splitlines()[2:]]
+    assert ends == [
+        ["| cross-entropy", "2", "50.00 ± 0.00", "–"],
+        # A standard error of 0.5, and 12.7 of them.
+        ["| NTCE", "2", "70.50 ± 0.71", "+20.50 (+14.15 to +26.85)"],
+    ]
+    assert verdict.difference("ntce", "ce").mean == pytest.approx(-0.1)
+
+
 def test_the_progress_of_runs_is_that_halfway_and_at_the_end(
     import_benchmark: Callable[[str], ModuleType],
     monkeypatch: pytest.MonkeyPatch,
