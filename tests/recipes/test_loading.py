@@ -239,6 +239,24 @@ def test_class_means_are_those_of_the_saved_weights(ema: str, steps: int, tmp_pa
     assert head.is_fitted, "a completed run needs no data"
 
 
+def test_other_images_to_evaluate_on_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = _digits_recipe(tmp_path / "d.npz", "schedule.epochs=1")
+    _run(recipe, tmp_path / "run")
+    accuracy = load_run(tmp_path / "run").evaluate().metrics["accuracy"]
+    assert not caplog.records
+    arrays = dict(np.load(tmp_path / "d.npz"))
+    np.savez(tmp_path / "other.npz", **arrays | {"y_test": (arrays["y_test"] + 1) % 10})
+    run = load_run(tmp_path / "run", overrides=[f"data.path={tmp_path / 'other.npz'}"])
+    run.features("train")
+    assert not caplog.records, "the training images are the same"
+    assert run.evaluate().metrics["accuracy"] < accuracy / 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "these test images are not those that the run was evaluated on during training"
+    ]
+
+
 @pytest.mark.bad_input
 def test_folders_that_are_no_runs(tmp_path: Path, digits: Path) -> None:
     with pytest.raises(RunFolderError, match="is not a run folder"):

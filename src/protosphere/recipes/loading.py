@@ -1,5 +1,6 @@
 """Trained runs: load one from its folder to predict, evaluate, or extract features."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from protosphere.evaluation.export import ExportPart, export_model
 from protosphere.evaluation.predict import Predictions, predict_images
 from protosphere.evaluation.probes import PROBES, ProbeName, ProbeResult, run_probes
 from protosphere.recipes import build, catalog
-from protosphere.recipes.monitor import load_best_checkpoint
+from protosphere.recipes.monitor import load_chosen_checkpoint
 from protosphere.recipes.schema import (
     Recipe,
     RecipeError,
@@ -29,7 +30,7 @@ from protosphere.recipes.schema import (
     recipe_from_yaml,
 )
 from protosphere.runs import RunFolder, RunFolderError
-from protosphere.runs.checkpoints import Checkpoint, load_checkpoint
+from protosphere.runs.checkpoints import Checkpoint
 from protosphere.runs.metadata import (
     DataMetadata,
     check_class_names,
@@ -37,6 +38,8 @@ from protosphere.runs.metadata import (
     read_class_names,
 )
 from protosphere.training import Objective
+
+_LOG = logging.getLogger(__name__)
 
 
 def read_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -225,6 +228,7 @@ class Run:
         if metrics not in ("all", "cheap"):
             raise ValueError(f"metrics must be all or cheap, got {metrics!r}")
         train, test = self._loaders(split)
+        self._compare_images(split)
         return evaluate(self.objective, train, test, metrics=metrics, progress=progress)
 
     def probe(
@@ -293,6 +297,15 @@ class Run:
             self._datasets[split] = dataset
         return self._datasets[split]
 
+    def _compare_images(self, split: build.EvaluationSplit | None) -> None:
+        """Warn if the images are not those that the run was evaluated on during training."""
+        known = DataMetadata.read(RunFolder(self.path)).eval_fingerprint
+        if split in (None, self.split) and self.dataset(split).test.fingerprint() != known:
+            _LOG.warning(
+                "these %s images are not those that the run was evaluated on during training",
+                self.split,
+            )
+
     def _loaders(self, split: build.EvaluationSplit | None) -> tuple[Loader, Loader]:
         return build.create_loaders(
             self.recipe, self.dataset(split), self.device, statistics=self._statistics()
@@ -333,7 +346,7 @@ def load_run(
     """
     folder = RunFolder(path)
     recipe = read_run_recipe(folder, overrides)
-    weights = _load_checkpoint(folder, recipe, checkpoint)
+    weights = load_chosen_checkpoint(folder, recipe.checkpoint, checkpoint)
     names, data = tuple(read_class_names(folder)), DataMetadata.read(folder)
     objective = build.create_objective(
         recipe,
@@ -361,22 +374,6 @@ def load_run(
     if isinstance(objective.head, FittedHead) and not objective.head.is_fitted:
         _fit(run, progress)
     return run
-
-
-def _load_checkpoint(
-    folder: RunFolder, recipe: Recipe, which: Literal["best", "last"] | None
-) -> Checkpoint:
-    if which not in ("best", "last", None):
-        raise ValueError(f"checkpoint must be best or last, got {which!r}")
-    if which == "best" and recipe.checkpoint.monitor is None:
-        raise RunFolderError(f"{folder.path} has no best checkpoint: its recipe monitors nothing")
-    if which == "last":
-        checkpoint = load_checkpoint(folder.checkpoints)
-    else:
-        checkpoint = load_best_checkpoint(folder, recipe.checkpoint)
-    if checkpoint is None:
-        raise RunFolderError(f"{folder.path} has no checkpoint")
-    return checkpoint
 
 
 def _fit(run: Run, progress: Progress) -> None:

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from protosphere.recipes.schema.sections import CheckpointSettings
-from protosphere.runs import RunFolder
+from protosphere.runs import RunFolder, RunFolderError
 from protosphere.runs.checkpoints import Checkpoint, last_step, load_checkpoint
 
 
@@ -61,6 +61,41 @@ def load_best_checkpoint(folder: RunFolder, settings: CheckpointSettings) -> Che
     """
     best = find_saved_best(folder, settings)
     return load_checkpoint(folder.checkpoints, step=None if best is None else best.step)
+
+
+def load_chosen_checkpoint(
+    folder: RunFolder, settings: CheckpointSettings, which: Literal["best", "last"] | None
+) -> Checkpoint:
+    """Load the best checkpoint of a run or the last one.
+
+    Args:
+        folder: The run folder.
+        settings: The metric to monitor.
+        which: Which checkpoint; None takes the best one if a metric is monitored.
+
+    Returns:
+        The checkpoint.
+
+    Raises:
+        ValueError: There is no such choice.
+        RunFolderError: There is no such checkpoint, or it is damaged.
+    """
+    if which not in ("best", "last", None):
+        raise ValueError(f"checkpoint must be best or last, got {which!r}")
+    if which == "best" and settings.monitor is None:
+        raise RunFolderError(f"{folder.path} has no best checkpoint: its recipe monitors nothing")
+    best = None if which == "last" else find_saved_best(folder, settings)
+    try:
+        checkpoint = load_checkpoint(folder.checkpoints, step=None if best is None else best.step)
+    except RunFolderError as error:
+        if best is None:
+            raise
+        raise RunFolderError(
+            f"the best checkpoint is not usable, the last one may be (--checkpoint last): {error}"
+        ) from None
+    if checkpoint is None:
+        raise RunFolderError(f"{folder.path} has no checkpoint")
+    return checkpoint
 
 
 def find_saved_best(folder: RunFolder, settings: CheckpointSettings) -> BestEvaluation | None:
