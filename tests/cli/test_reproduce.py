@@ -63,6 +63,8 @@ def test_every_target_runs_from_start_to_end(name: str, out: Path) -> None:
         assert first.startswith(warning)
     content = json.loads(result.stdout)
     assert content == json.loads((out / f"{name}.json").read_text())
+    said = [line.removeprefix("Warning: ") for line in result.stderr.splitlines()]
+    assert set(content["warnings"]) == {line for line in said if line.startswith("the data for")}
     rows, columns, _ = CHOSEN[name]
     cells = [
         cell

@@ -174,6 +174,7 @@ def reproduce(
             train=create_trainer(used, download=download),
             reader=reader,
             device=used,
+            warnings=warnings,
             report=lambda line: echo(line, err=True),
         )
         if as_json:

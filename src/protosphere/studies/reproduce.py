@@ -104,6 +104,7 @@ class Reproduction:
             column.
         pending: Folders of runs that are not complete.
         overrides: What was changed in all recipes.
+        warnings: Sentences about data that cannot be those of the paper.
     """
 
     target: str
@@ -114,6 +115,7 @@ class Reproduction:
     failures: dict[str, str]
     pending: tuple[str, ...]
     overrides: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, with the differences."""
@@ -176,6 +178,7 @@ def run_target(
     train: Trainer,
     reader: RunReader | None = None,
     device: torch.device | str = "cpu",
+    warnings: Sequence[str] = (),
     report: Callable[[str], None] = lambda _: None,
 ) -> Reproduction:
     """Train the runs that are missing, one at a time, and read the numbers of a table.
@@ -190,6 +193,7 @@ def run_target(
             whether training is complete; after False the reproduction stops.
         reader: How numbers are read; None reads them with the defaults.
         device: Where to train.
+        warnings: What to say about the data in the result.
         report: Called with a line of text before each run that is trained, and after a failure.
 
     Raises:
@@ -228,6 +232,7 @@ def run_target(
         failures,
         tuple(_relative(run.folder, plan.out) for run in runs.values() if not run.is_complete),
         plan.overrides,
+        tuple(warnings),
     )
     write_json(plan.out / f"{plan.target.name}.json", result.to_json())
     return result
