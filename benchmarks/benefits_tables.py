@@ -10,7 +10,7 @@ from protosphere.runs import RunFolder
 from protosphere.runs.results import read_result
 from protosphere.studies.corruption_summary import reference_of, summarize_corruptions
 from protosphere.studies.corruptions import CorruptionRow
-from table_lines import table_header, table_line
+from table_lines import decimal, percent, table_header, table_line
 
 NAMES = {"ce": "CE", "normface": "NormFace", "ntce": "NTCE", "nonl": "NONL", "etf-dr": "ETF + DR"}
 LONG_TAIL_CLASSIFIERS = {
@@ -90,7 +90,7 @@ def _long_tail_records(method: str) -> list[list[dict[str, Any]]]:
 def _long_tail_percents(records: list[list[dict[str, Any]]], classifier: str) -> list[str]:
     """Return the accuracies of all classes and of those with many, medium and few images."""
     return [
-        _percent(
+        percent(
             fmean(
                 row["accuracy"]
                 for rows in records
@@ -119,9 +119,9 @@ def noise_table() -> str:
                 continue
             rows = {row["classifier"]: row for row in _rows(name, "label_noise")}
             kinds = ("head", "class_means", "whitened_class_means")
-            cells = [_percent(rows[kind]["accuracy"]) for kind in kinds]
+            cells = [percent(rows[kind]["accuracy"]) for kind in kinds]
             title = f"{loss}, {100 * fraction:.0f}% wrong labels"
-            lines.append(table_line(title, *cells, _percent(rows["head"]["memorized"])))
+            lines.append(table_line(title, *cells, percent(rows["head"]["memorized"])))
     return "\n".join(lines)
 
 
@@ -135,10 +135,10 @@ def robustness_table() -> str:
     reference = reference_of("CE", results["ce"])
     summaries = {method: summarize_corruptions(results[method], reference) for method in methods}
     rows: dict[str, list[Any]] = {
-        "error on clean images": [_percent(s.clean_error) for s in summaries.values()],
-        "error on corrupted images": [_percent(s.mean_error) for s in summaries.values()],
-        "mCE relative to CE": [_percent(s.mce) for s in summaries.values()],
-        "relative mCE": [_percent(s.relative_mce) for s in summaries.values()],
+        "error on clean images": [percent(s.clean_error) for s in summaries.values()],
+        "error on corrupted images": [percent(s.mean_error) for s in summaries.values()],
+        "mCE relative to CE": [percent(s.mce) for s in summaries.values()],
+        "relative mCE": [percent(s.relative_mce) for s in summaries.values()],
     }
     rows |= _unknown_and_calibration("cifar100-{}", "CIFAR-10", methods)
     lines = table_header("CIFAR-100, 100 epochs", *(NAMES[method] for method in methods))
@@ -150,7 +150,7 @@ def small_set_table() -> str:
     methods = _measured("cifar10-{}")
     last = [RunFolder(RESULTS / f"cifar10-{method}").last_evaluation() for method in methods]
     errors = [None if record is None else 1 - record["accuracy"] for record in last]
-    rows = {"error on clean images": [_percent(error) for error in errors]}
+    rows = {"error on clean images": [percent(error) for error in errors]}
     rows |= _unknown_and_calibration("cifar10-{}", "CIFAR-100", methods)
     lines = table_header("CIFAR-10, 60 epochs", *(NAMES[method] for method in methods))
     return "\n".join([*lines, *(table_line(title, *cells) for title, cells in rows.items())])
@@ -161,14 +161,14 @@ def _unknown_and_calibration(folder: str, unknown: str, methods: list[str]) -> d
     rows = {}
     for score in ("softmax", "energy", "cosine", "subspace", "mahalanobis", "knn"):
         rows[f"AUROC against {unknown}, {score}"] = [
-            _percent(row["auroc"])
+            percent(row["auroc"])
             for method in methods
             for row in _rows(folder.format(method), "ood")
             if row["score"] == score
         ]
     for state in ("before", "after"):
         rows[f"calibration error of the head, {state} temperature scaling"] = [
-            _percent(row["ece"])
+            percent(row["ece"])
             for method in methods
             for row in _rows(folder.format(method), "calibration")
             if (row["classifier"], row["state"]) == ("head", state)
@@ -190,7 +190,7 @@ def few_shot_table() -> str:
             for shots in (1, 5, 20):
                 kinds = ("class_means", "whitened_class_means") if shots > 1 else ("class_means",)
                 best = [
-                    " / ".join(_percent(values.get((method, kind, shots))) for kind in kinds)
+                    " / ".join(percent(values.get((method, kind, shots))) for kind in kinds)
                     for method in METHODS
                 ]
                 lines.append(table_line("" if shots > 1 else title, shots, *best))
@@ -210,7 +210,7 @@ def transfer_table() -> str:
                     for row in _rows(folder.format(method), f"transfer-{target}")
                     if row["classifier"] == classifier
                 }
-                cells = [_percent(values.get(method)) for method in METHODS]
+                cells = [percent(values.get(method)) for method in METHODS]
                 lines.append(table_line("" if index else title, label, *cells))
     return "\n".join(lines)
 
@@ -228,7 +228,7 @@ def convergence_table() -> str:
                 continue
             rows = {row["metric"]: row for row in _rows(f"cifar100-{method}", "convergence")}
             cells = [
-                f"{_number(rows[metric][part])} ({_number(rows[metric][f'paper_{part}'])})"
+                f"{decimal(rows[metric][part])} ({decimal(rows[metric][f'paper_{part}'])})"
                 for metric in CONVERGENCE_METRICS
             ]
             lines.append(table_line(f"{NAMES[method]}, {title}", *cells))
@@ -252,13 +252,13 @@ def wrong_labels(fraction: float) -> dict[str, str]:
         method: _rows(f"cifar100-noise-{fraction}-{method}", "label_noise")[0]
         for method in NOISE_METHODS
     }
-    return {method: _percent(row["accuracy"]) for method, row in rows.items()}
+    return {method: percent(row["accuracy"]) for method, row in rows.items()}
 
 
 def transfer(target: str) -> dict[str, str]:
     """Return accuracies of logistic regression on another set for the README, by loss."""
     return {
-        method: _percent(row["value"])
+        method: percent(row["value"])
         for method in _measured("cifar100-{}")
         for row in _rows(f"cifar100-{method}", f"transfer-{target}")
         if row["classifier"] == "logistic"
@@ -291,11 +291,3 @@ def _path(run: str, benchmark: str) -> Any:
 def _rows(run: str, benchmark: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads(_path(run, benchmark).read_text())["rows"]
     return rows
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"
-
-
-def _number(value: float | str | None) -> str:
-    return f"{value:.1f}" if isinstance(value, float | int) else value or "–"

@@ -49,6 +49,8 @@ SHOWN_EPOCHS = (1, 10, 20, 30, 40)
 # Columns of the results in the table: title, mean and, if there is one, standard deviation.
 QUANTITIES = (
     ("training accuracy on the batches", "accuracy", None),
+    ("accuracy on the validation images", "validation_accuracy", None),
+    ("effective rank of class means", "inter_effective_rank", None),
     ("‖gradient‖, backbone", "backbone_gradient_norm", None),
     ("‖gradient‖, head", "head_gradient_norm", None),
     ("‖weights‖, backbone", "backbone_weight_norm", None),
@@ -353,7 +355,7 @@ def collect(runs: Path) -> None:
 
 
 def _read_rows(folder: Path, method: str) -> list[dict[str, Any]]:
-    """Return a row per epoch: what was measured, the training loss, and the validation accuracy."""
+    """Return a row per epoch: what was measured, the training loss, and of its evaluation."""
     rows: dict[int, dict[str, Any]] = {}
     for entry in RunFolder(folder).records():
         row = rows.setdefault(entry["epoch"], {"method": method, "epoch": entry["epoch"]})
@@ -361,6 +363,7 @@ def _read_rows(folder: Path, method: str) -> list[dict[str, Any]]:
             row["train_loss"] = entry["loss"]
         elif entry["kind"] == "evaluation":
             row["validation_accuracy"] = entry["accuracy"]
+            row["inter_effective_rank"] = entry["inter_effective_rank"]
         elif entry["kind"] == "dynamics":
             row |= {name: value for name, value in entry.items() if name != "kind"}
     return [rows[epoch] for epoch in sorted(rows)]
@@ -371,10 +374,8 @@ def table(results: dict[str, Any]) -> str:
     rows = {(row["method"], row["epoch"]): row for row in results["rows"]}
     methods = [method for method in METHODS if any(key[0] == method for key in rows)]
     epochs = [epoch for epoch in SHOWN_EPOCHS if any(key[1] == epoch for key in rows)]
-    lines = [
-        f"| | loss | {' | '.join(f'epoch {epoch}' for epoch in epochs)} |",
-        f"|---|---|{'---:|' * len(epochs)}",
-    ]
+    titles = " | ".join(f"epoch {epoch}" for epoch in epochs)
+    lines = [f"| | loss | {titles} |", f"|---|---|{'---:|' * len(epochs)}"]
     for title, name, deviation in QUANTITIES:
         for method in methods:
             cells = [_cell(rows.get((method, epoch), {}), name, deviation) for epoch in epochs]
@@ -384,9 +385,8 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _cell(row: dict[str, Any], name: str, deviation: str | None) -> str:
-    if name not in row:
-        return "–"
-    return f"{row[name]:.3g}" + (f" ± {row[deviation]:.2g}" if deviation else "")
+    spread = f" ± {row[deviation]:.2g}" if deviation in row else ""
+    return f"{row[name]:.3g}{spread}" if name in row else "–"
 
 
 def source(results: dict[str, Any]) -> str:

@@ -10,14 +10,14 @@ import reproduction_claims
 import reproduction_tables
 import runs
 import verdict
-from paper_tables import NAMES, accuracies, number, percent
+from paper_tables import NAMES, accuracies
 from protosphere.report.paper import paper_value
 from protosphere.runs.results import read_result
 from protosphere.studies.compare_statistics import PairedDifference
 from protosphere.studies.corruption_summary import reference_of, summarize_corruptions
 from protosphere.studies.corruptions import CorruptionRow
 from reproduction_claims import CLEAR, gain_verdict, paired_verdict
-from table_lines import table_line
+from table_lines import decimal, percent, table_line
 
 # 95% of the rank of the class means of a simplex of 100 classes.
 COLLAPSED = 94.05
@@ -211,7 +211,7 @@ def _contrastive_claims() -> Iterator[tuple[str, str, str, str, str]]:
         "Class means classify SCL features as well as a linear probe",
         "73.9 and 73.9",
         f"{percent(means)} and {percent(linear)}, in 1 pass instead of 100"
-        + (f"; {' and '.join(map(number, own_means))}" if own_means else ""),
+        + (f"; {' and '.join(map(decimal, own_means))}" if own_means else ""),
         setting + (_ALSO if own_means else ""),
         _on_both_sets(
             100 * means >= 100 * linear - MATCHING,
@@ -222,7 +222,7 @@ def _contrastive_claims() -> Iterator[tuple[str, str, str, str, str]]:
         "A probe on cached features is worse",
         "72.3 instead of 73.9",
         f"{percent(cached)} instead of {percent(linear)}"
-        + (f"; {' instead of '.join(map(number, own_cached))}" if own_cached else ""),
+        + (f"; {' instead of '.join(map(decimal, own_cached))}" if own_cached else ""),
         setting + (_ALSO if own_cached else ""),
         _on_both_sets(cached < linear, not own_cached or own_cached[0] < own_cached[1]),
     )

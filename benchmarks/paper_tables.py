@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from statistics import fmean
-from typing import Any
 
 import benefits
 import reproduction
@@ -14,7 +13,7 @@ from protosphere.report.paper import paper_value
 from protosphere.runs import RunFolder
 from protosphere.studies.behaviors import check_behaviors
 from reproduction_tables import METRICS
-from table_lines import table_header, table_line
+from table_lines import decimal, percent, table_header, table_line
 
 NAMES = {"ce": "CE", "normface": "NormFace", "ntce": "NTCE", "nonl": "NONL"}
 
@@ -78,7 +77,7 @@ def collapse_table() -> str:
         cells = []
         for column, (_, metric, digits) in METRICS.items():
             paper = paper_value("table3_nc_metrics_train", "cifar100", loss, column)
-            cells.append(f"{record[metric]:.{digits}f} ({number(paper, digits)})")
+            cells.append(f"{record[metric]:.{digits}f} ({decimal(paper, digits)})")
         lines.append(table_line(name, *cells))
     return "\n".join(lines)
 
@@ -115,24 +114,3 @@ def behaviors_source() -> str:
         "`protosphere reproduce behaviors runs benefits reproduce` in `benchmarks/results`; what "
         "counts as held is in the second column."
     )
-
-
-def percent(value: float) -> str:
-    """Return a fraction in percent with one digit.
-
-    Args:
-        value: The fraction.
-    """
-    # Accuracies are whole numbers of images: 69.55 must not become 69.5 because of its last bit.
-    return f"{100 * value + 1e-9:.1f}"
-
-
-def number(value: Any, digits: int = 1) -> str:
-    """Return a number with some digits; a dash for None.
-
-    Args:
-        value: The number, or None.
-        digits: Number of digits after the point.
-    """
-    # Accuracies are whole numbers of images: 91.55 must not become 91.5 because of its last bit.
-    return "–" if value is None else f"{value + 1e-9:.{digits}f}"

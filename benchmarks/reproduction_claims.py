@@ -30,7 +30,7 @@ def accuracy_claim(accuracies: dict[str, dict[str, float]]) -> Claim:
     if full is not None:
         text += f"; NONL {full['nonl']:+.1f} after 1000 epochs"
     rest = [values["nonl"] for values in others]
-    text += f"; NONL {max(rest):+.1f} to {min(rest):+.1f} with another initialization or "
+    text += f"; NONL {max(rest):+.1f} to {min(rest):+.1f} with another initialization, length or "
     same = [values["nonl"] for values in (short, full) if values is not None]
     return (
         "NTCE and NONL are more accurate than CE",

@@ -36,7 +36,7 @@ from reproduction import (
     length_run,
     run_name,
 )
-from table_lines import table_header, table_line
+from table_lines import decimal, percent, table_header, table_line
 
 # Columns of Table 3: title, name of the metric in a run, decimals.
 METRICS = {
@@ -76,17 +76,17 @@ def length_table() -> str:
     for loss in LENGTH_LOSSES:
         table = "table3_nc_metrics_train"
         paper = [
-            _number(paper_value(table, "cifar100", loss, column), digits)
+            decimal(paper_value(table, "cifar100", loss, column), digits)
             for column, (_, _, digits) in METRICS.items()
         ]
-        accuracy = _number(paper_value("table1_classifier_accuracy", loss, "cifar100"))
+        accuracy = decimal(paper_value("table1_classifier_accuracy", loss, "cifar100"))
         lines.append(table_line(f"{NAMES[loss]}, **the paper**, 1000 epochs", accuracy, *paper))
         for group, title in LENGTH_TITLES.items():
             if (group, loss) in found:
                 record = _last(found[group, loss])
                 cells = [f"{record[metric]:.{digits}f}" for _, metric, digits in METRICS.values()]
                 lines.append(
-                    table_line(f"{NAMES[loss]}, {title}", _percent(record["accuracy"]), *cells)
+                    table_line(f"{NAMES[loss]}, {title}", percent(record["accuracy"]), *cells)
                 )
     return "\n".join(lines)
 
@@ -105,14 +105,14 @@ def convergence_table() -> str:
     lines = table_header("percent", *CONVERGENCE_METRICS.values())
     for part, (what, key) in parts.items():
         paper = [
-            _number(paper_value("table7_convergence_percent", key, "nonl", metric))
+            decimal(paper_value("table7_convergence_percent", key, "nonl", metric))
             for metric in CONVERGENCE_METRICS
         ]
         lines.append(table_line(f"NONL until {what}: **the paper**, 1000 epochs", *paper))
         for group, title in LENGTH_TITLES.items():
             times = convergence_times(group, part)
             if times:
-                cells = [_number(times[metric]) for metric in CONVERGENCE_METRICS]
+                cells = [decimal(times[metric]) for metric in CONVERGENCE_METRICS]
                 lines.append(table_line(f"NONL until {what}: {title}", *cells))
     if not any(convergence_times(group, part) for group in LENGTHS for part in parts):
         raise FileNotFoundError("no pair of long runs is among the results")
@@ -222,12 +222,12 @@ def nearest_classes_table() -> str:
         cosines = np.triu(arrays["prototype_cosines"], 1) - 2 * np.tri(len(CIFAR10_CLASSES))
         first, second = np.unravel_index(cosines.argmax(), cosines.shape)
         pair = f"{CIFAR10_CLASSES[first]} and {CIFAR10_CLASSES[second]}"
-        accuracy = [_percent(arrays["class_accuracy"][index]) for index in (first, second)]
+        accuracy = [percent(arrays["class_accuracy"][index]) for index in (first, second)]
         lines.append(
             table_line(
                 NAMES[loss],
                 getattr(read_run_recipe(RunFolder(folder)).loss, "temperature", "–"),
-                _percent(_last(folder)["train_accuracy"]),
+                percent(_last(folder)["train_accuracy"]),
                 pair,
                 f"{cosines[first, second]:.3f}",
                 " and ".join(accuracy),
@@ -247,7 +247,7 @@ def contrastive_table() -> str:
     for row, title in PROBE_TITLES.items():
         if numbers[row].value is not None:
             result = _find_probe(row)
-            cells = [_number(numbers[row].value), _number(numbers[row].paper)]
+            cells = [decimal(numbers[row].value), decimal(numbers[row].paper)]
             lines.append(table_line(title, *cells, result.num_passes, f"{result.seconds:.1f}"))
     return "\n".join(lines)
 
@@ -303,7 +303,7 @@ def temperature_table() -> str:
     if not values:
         raise FileNotFoundError("no run of Table 9 is among the results")
     lines = table_header("NONL on CIFAR-100, temperature", *(f"{value:g}" for value in values))
-    ours, paper = (map(_number, numbers) for numbers in zip(*values.values(), strict=True))
+    ours, paper = (map(decimal, numbers) for numbers in zip(*values.values(), strict=True))
     lines.append(table_line("**the paper**, 1000 epochs", *paper))
     lines.append(table_line(f"ours, {GRID_EPOCHS} epochs", *ours))
     return "\n".join(lines)
@@ -321,7 +321,7 @@ def phase_table() -> str:
         "NONL on CIFAR-100, batch size", *(f"temperature {name}" for name in columns)
     )
     for row in rows:
-        own = {number.column: _number(number.value) for number in known if number.row == row}
+        own = {number.column: decimal(number.value) for number in known if number.row == row}
         if own:
             cells = [own.get(name, "–") for name in columns]
             lines.append(table_line(row.removeprefix("nonl "), *cells))
@@ -387,13 +387,4 @@ def _origin(folders: Iterable[Path]) -> str:
 
 
 def _beside(number: Number, digits: int = 1) -> str:
-    return f"{_number(number.value, digits)} ({_number(number.paper, digits)})"
-
-
-def _number(value: Any, digits: int = 1) -> str:
-    # Accuracies are whole numbers of images: 69.55 must not become 69.5 because of its last bit.
-    return f"{value + 1e-9:.{digits}f}" if isinstance(value, float | int) else str(value or "–")
-
-
-def _percent(value: float) -> str:
-    return _number(100 * float(value))
+    return f"{decimal(number.value, digits)} ({decimal(number.paper, digits)})"

@@ -12,7 +12,7 @@ from typing import Any
 
 import benefits_tables
 import verdict
-from table_lines import table_header
+from table_lines import percent, table_header
 
 RESULTS = Path(__file__).parent / "results"
 RUNS = RESULTS / "runs"
@@ -165,9 +165,9 @@ def accuracy_table() -> str:
     cases = json.loads((RESULTS / "accuracy.json").read_text())["cases"]
     lines = table_header("settings", *SUMMARY_LOSSES.values(), "other")
     for title, values in cases.items():
-        percent = _percent(values)
-        others = [f"{name}: {percent[name]}" for name in values if name not in SUMMARY_LOSSES]
-        cells = [percent.get(loss, "–") for loss in SUMMARY_LOSSES]
+        shown = _percent(values)
+        others = [f"{name}: {shown[name]}" for name in values if name not in SUMMARY_LOSSES]
+        cells = [shown.get(loss, "–") for loss in SUMMARY_LOSSES]
         lines.append(f"| {title} | {' | '.join(cells)} | {'; '.join(others)} |")
     return "\n".join(lines)
 
@@ -185,8 +185,7 @@ def probe_results(folder: str) -> list[dict[str, Any]]:
 
 
 def _percent(values: dict[str, float]) -> dict[str, str]:
-    # Accuracies are whole numbers of images: 69.55 must not become 69.5 because of its last bit.
-    return {name: f"{100 * value + 1e-9:.1f}" for name, value in values.items()}
+    return {name: percent(value) for name, value in values.items()}
 
 
 def _origin(folders: list[str], conditions: str) -> str:

@@ -162,9 +162,9 @@ def test_features_and_their_gradients_are_those_of_plain_loops(dynamics: ModuleT
         "effective_sample_fraction": statistics.fmean(effective),
     }
     assert {name: measured[name] for name in expected} == pytest.approx(expected, rel=1e-5)
-    # Every row of the table is measured, with its deviation.
+    # Every row of the table is measured, with its deviation, or that of an evaluation.
     names = {name for _, *keys in dynamics.QUANTITIES for name in keys if name}
-    assert names <= set(measured)
+    assert names - set(measured) == {"validation_accuracy", "inter_effective_rank"}
 
 
 def test_gradients_have_the_precision_of_training(dynamics: ModuleType) -> None:
@@ -298,11 +298,12 @@ def _log_run(
 ) -> None:
     """Write a run that was evaluated after its second epoch and measured after two."""
     folder = runs / f"dynamics-{method}"
-    accuracies = {"accuracy": [(2, 0.5)]}
-    logged_run(folder, accuracies, f"schedule.epochs={epochs}", recipe=f"digits-{method}")
+    metrics = {"accuracy": [(2, 0.5)], "inter_effective_rank": [(2, 8.5)]}
+    logged_run(folder, metrics, f"schedule.epochs={epochs}", recipe=f"digits-{method}")
     machine = {"device": device, "versions": {"torch": "2"}, "commit": "abc"}
     (folder / "machine.json").write_text(json.dumps(machine))
-    values = {name: 0.25 for _, *keys in dynamics.QUANTITIES for name in keys if name}
+    names = {name for _, *keys in dynamics.QUANTITIES for name in keys if name}
+    values = dict.fromkeys(names - {"validation_accuracy", "inter_effective_rank"}, 0.25)
     for epoch in (1, 2):
         entry = {"kind": "dynamics", "step": 10 * epoch, "epoch": epoch, **values}
         RunFolder(folder).log(entry | {"accuracy": 0.1 * epoch})
@@ -323,6 +324,7 @@ def test_complete_runs_are_collected_and_shown(
         ("ntce", 2),
     ]
     assert results["rows"][1]["validation_accuracy"] == 0.5
+    assert results["rows"][1]["inter_effective_rank"] == 8.5
     assert results["rows"][1]["train_loss"] == 1.0
     assert results["rows"][1]["accuracy"] == 0.2
     assert "validation_accuracy" not in results["rows"][0]
@@ -335,6 +337,7 @@ def test_complete_runs_are_collected_and_shown(
     assert lines[0] == "| | loss | epoch 1 |"
     assert lines[2] == "| training accuracy on the batches | cross-entropy | 0.1 |"
     assert lines[3] == "|  | NTCE | 0.1 |"
+    assert lines[4] == "| accuracy on the validation images | cross-entropy | – |"
     assert "| length of features | cross-entropy | 0.25 ± 0.25 |" in lines
     assert len(lines) == 2 + 2 * len(dynamics.QUANTITIES)
     # A later run adds to what is there.

@@ -221,7 +221,7 @@ def test_verdicts_on_gains_follow_the_runs(modules: Any) -> None:
     claim = modules.claims.accuracy_claim({"paper": paper, "short": short} | others)
     assert claim[1:3] == (
         "+1.0 and +2.0 points",
-        "+0.0 and +1.0; NONL -1.0 to -1.0 with another initialization or other settings",
+        "+0.0 and +1.0; NONL -1.0 to -1.0 with another initialization, length or other settings",
     )
     assert claim[-1] == "**depends on settings and initialization**"
     full = "paper's settings, torchvision's initialization, 1000 epochs"
