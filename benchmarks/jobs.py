@@ -2,8 +2,9 @@
 
 A job that was interrupted continues where it stopped, also within its training. Jobs run in
 processes of their own, of which one trains at a time: several at once on one GPU are slower,
-3 × 26,000 images a second instead of 84,000. Of the others one starts up and compiles meanwhile,
-and others benchmark what they have trained. Only one starts up at a time because of several that
+3 × 26,000 images a second instead of 84,000. Of those that wait for their turn the most important
+one is next. Of the others one starts up and compiles meanwhile, and others benchmark what they have
+trained. Only one starts up at a time because of several that
 did with torch 2.11 one never finished its first epoch, twice; why is not known.
 """
 
@@ -35,6 +36,8 @@ from protosphere.training import Progress
 _GRACE_SECONDS = 20.0
 # Locked by the job that starts up until its first report, and by the job that trains.
 _STARTUP, _TURN = "startup.lock", "turn.lock"
+# Locked by a job that waits for its turn.
+_WAITING = "waiting-{:04d}.lock"
 _POLL_SECONDS = 0.05
 # The longest time that a job waits for another one to start up.
 _STARTUP_SECONDS = 120.0
@@ -66,7 +69,9 @@ class Job:
     finish: Callable[[Path, str], None] | None = None
 
 
-def run_job(job: Job, data: Path, runs: Path, device: str, extra: tuple[str, ...]) -> str:
+def run_job(
+    job: Job, data: Path, runs: Path, device: str, extra: tuple[str, ...], order: int = 0
+) -> str:
     """Train the recipe of a job and benchmark the run; what they print goes to a log file.
 
     Args:
@@ -75,6 +80,7 @@ def run_job(job: Job, data: Path, runs: Path, device: str, extra: tuple[str, ...
         runs: Folder of the runs.
         device: Device to compute on.
         extra: Further values of ``--set``.
+        order: Place of the job among all, the most important first.
 
     Returns:
         One line that says how the job ended.
@@ -89,7 +95,7 @@ def run_job(job: Job, data: Path, runs: Path, device: str, extra: tuple[str, ...
         commands.append(["benchmark", *places, str(out)])
     if job.prepare is not None:
         job.prepare()
-    take_turns(runs)
+    take_turns(runs, order)
     log = (runs / f"{job.name}.log").open("a")
     with log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
         for command in commands:
@@ -115,7 +121,7 @@ def run_job(job: Job, data: Path, runs: Path, device: str, extra: tuple[str, ...
     return f"{job.name}: done in {time.perf_counter() - started:.0f} s"
 
 
-def take_turns(folder: Path) -> None:
+def take_turns(folder: Path, order: int = 0) -> None:
     """Let runs of this process start up and then train only while no other process does.
 
     A run starts up until its first report: it compiles, which takes the GPU little, and trains an
@@ -123,6 +129,7 @@ def take_turns(folder: Path) -> None:
 
     Args:
         folder: Folder of the files to lock.
+        order: Place of this process among all; of those that wait to train the first one is next.
     """
     train = runner.train
 
@@ -130,26 +137,53 @@ def take_turns(folder: Path) -> None:
         should_stop = options.get("should_stop", lambda: False)
         startup, turn = (folder / _STARTUP).open("w"), (folder / _TURN).open("w")
         with startup, turn:  # Closed, they are unlocked.
-            _wait(startup, should_stop, _STARTUP_SECONDS)
+            _wait(startup, should_stop, seconds=_STARTUP_SECONDS)
             has_turn = False
             for progress in train(*arguments, **options):
                 startup.close()
                 yield progress
-                has_turn = has_turn or _wait(turn, should_stop)
+                has_turn = has_turn or _wait_for_turn(turn, folder, order, should_stop)
 
     runner.train = train_in_turn
 
 
-def _wait(file: IO[str], should_stop: Callable[[], bool], seconds: float = math.inf) -> bool:
+def _wait_for_turn(
+    turn: IO[str], folder: Path, order: int, should_stop: Callable[[], bool]
+) -> bool:
+    """Lock the turn after all processes that wait too and are more important."""
+    path = folder / _WAITING.format(order)
+    with path.open("w") as waiting:
+        fcntl.flock(waiting, fcntl.LOCK_EX)
+        more_important = [folder / _WAITING.format(number) for number in range(order)]
+        return _wait(turn, should_stop, is_next=lambda: not any(map(_is_locked, more_important)))
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _wait(
+    file: IO[str],
+    should_stop: Callable[[], bool],
+    *,
+    seconds: float = math.inf,
+    is_next: Callable[[], bool] = lambda: True,
+) -> bool:
     """Lock a file as soon as no other process has; return whether it is locked."""
     end = time.monotonic() + seconds
     while not should_stop() and time.monotonic() < end:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(_POLL_SECONDS)
-        else:
-            return True
+        if is_next():
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+        time.sleep(_POLL_SECONDS)
     return False
 
 
@@ -237,8 +271,10 @@ def main(description: str, jobs: Callable[[], list[Job]], collect: Callable[[Pat
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(options.workers, mp_context=context, max_tasks_per_child=1)
     futures = [
-        pool.submit(run_job, job, options.data, options.runs, options.device, tuple(options.set))
-        for job in chosen
+        pool.submit(
+            run_job, job, options.data, options.runs, options.device, tuple(options.set), order
+        )
+        for order, job in enumerate(chosen)
     ]
     try:
         for future in as_completed(futures, timeout=options.seconds):

@@ -1,5 +1,6 @@
 """Jobs of the benchmarks that train: their recipes are valid, and local negatives are local."""
 
+import fcntl
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -135,6 +136,38 @@ def test_one_job_starts_up_at_a_time_unless_it_takes_too_long(
     assert list(trains.train("a")) == ["a1"]
     assert started == (["a"] if seconds else ["a", "b"])
     assert list(trains.train("b")) == ["b1"]
+
+
+def test_of_jobs_that_wait_the_most_important_one_is_next(
+    import_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    jobs = import_benchmark("jobs")
+    monkeypatch.setattr(jobs, "_POLL_SECONDS", 0)
+
+    def lock(name: str) -> Any:
+        file = (tmp_path / name).open("w")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return file
+
+    training, more_important = lock("turn.lock"), lock("waiting-0001.lock")
+    lock("waiting-0000.lock").close()  # Of a job that does not wait anymore.
+    less_important = lock("waiting-0003.lock")
+    steps: list[str] = []
+
+    def should_stop() -> bool:
+        steps.append("asked")
+        if len(steps) == 2:
+            training.close()
+        elif len(steps) == 4:
+            assert not jobs._is_locked(tmp_path / "turn.lock")  # The other job is next.
+            more_important.close()
+        return False
+
+    with (tmp_path / "turn.lock").open("w") as turn, less_important:
+        assert jobs._wait_for_turn(turn, tmp_path, 2, should_stop)
+        assert len(steps) == 4
+        assert jobs._is_locked(tmp_path / "turn.lock")
+        assert not jobs._is_locked(tmp_path / "waiting-0002.lock")  # It does not wait anymore.
 
 
 def test_a_job_that_waits_for_its_turn_stops_when_asked(train_in_turn: Any) -> None:
