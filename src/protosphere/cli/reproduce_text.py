@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
 _ESTIMATE = (
     "Hours are those of training on one H200, estimated from measured images per second "
-    "(ResNet-18 at 32 pixels in batches of 512, and ResNet-50 at 224; deeper networks by their "
-    "multiplications; smaller batches are slower), without evaluations, probes and reading of "
-    "files."
+    "(ResNet-18 at 32 pixels in batches of 128 and 512, and ResNet-50 at 224; deeper networks by "
+    "their multiplications), without evaluations, probes and reading of files."
 )
 
 

@@ -30,6 +30,9 @@ IMAGES_PER_SECOND = {
     ("resnet152", 224): 1_700,
 }
 MEASURED_BACKBONES = ("resnet18", "resnet50")
+# Small batches are limited by the steps that Python and the driver can issue: ResNet-18 at 32
+# pixels in batches of 128 (benchmarks/results/reproduce).
+STEPS_PER_SECOND = 430
 # Evaluations of a long run, and epochs between those of a short one.
 _EVALUATIONS = 100
 _FEW_EPOCHS = 4
@@ -301,6 +304,7 @@ def _estimate_hours(run: PaperRun, recipe: Recipe) -> float | None:
     if speed is None:
         return None
     num_views, epochs = recipe.augmentation.num_views, recipe.schedule.epochs
+    speed = min(speed, STEPS_PER_SECOND * recipe.training.batch_size * num_views)
     return _count_images(run, recipe) * num_views * epochs / speed / 3600
 
 
