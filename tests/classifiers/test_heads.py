@@ -138,6 +138,30 @@ def test_prototypes_start_with_the_norms_of_nn_linear(dim: int) -> None:
     assert prototypes.abs().max().item() == pytest.approx(reference.abs().max().item(), rel=0.01)
 
 
+@pytest.mark.parametrize("learn_temperature", [False, True])
+def test_a_cosine_head_is_created_and_materialized_as_nn_linear_is(
+    learn_temperature: bool,
+) -> None:
+    head = CosineClassifier(
+        6, 4, temperature=0.2, learn_temperature=learn_temperature, device="meta"
+    )
+    assert {parameter.device.type for parameter in head.parameters()} == {"meta"}
+    assert (head.in_features, head.out_features) == (6, 4)
+    head.to_empty(device="cpu")
+    for parameter in head.parameters():
+        nn.init.zeros_(parameter)
+    torch.manual_seed(0)
+    head.reset_parameters()
+    torch.manual_seed(0)
+    expected = CosineClassifier(6, 4, temperature=0.2, learn_temperature=learn_temperature)
+    for name, value in expected.state_dict().items():
+        assert torch.equal(head.state_dict()[name], value), name
+    with torch.no_grad():
+        assert float(head.temperature) == pytest.approx(0.2)
+    half = CosineClassifier(6, 4, dtype=torch.bfloat16)
+    assert half.prototypes.dtype == torch.bfloat16
+
+
 def test_a_learned_temperature_belongs_to_the_head() -> None:
     head = CosineClassifier(6, 4, temperature=0.3, learn_temperature=True)
     assert dict(head.named_parameters()).keys() == {"prototypes", "log_temperature"}

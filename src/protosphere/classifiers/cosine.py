@@ -16,17 +16,25 @@ class TemperatureModule(nn.Module):
     log_temperature: Tensor | None
 
     def _register_temperature(
-        self, temperature: float, learn_temperature: bool, min_temperature: float | None
+        self,
+        temperature: float,
+        learn_temperature: bool,
+        min_temperature: float | None,
+        *,
+        device: torch.device | str | None = None,
     ) -> None:
         """Store the temperature; called after the prototypes, whose place is the first."""
         check_learned_temperature(temperature, learn_temperature, min_temperature)
         self.min_temperature = min_temperature
         # A float rather than a buffer: casting the model to half precision must not round it.
         self._fixed_temperature = float(temperature)
-        self.register_parameter(
-            "log_temperature",
-            nn.Parameter(torch.tensor(math.log(temperature))) if learn_temperature else None,
-        )
+        learned = nn.Parameter(torch.empty((), device=device)) if learn_temperature else None
+        self.register_parameter("log_temperature", learned)
+        self._reset_temperature()
+
+    def _reset_temperature(self) -> None:
+        if self.log_temperature is not None:
+            nn.init.constant_(self.log_temperature, math.log(self._fixed_temperature))
 
     @property
     def temperature(self) -> float | Float[Tensor, ""]:
@@ -50,7 +58,8 @@ class CosineClassifier(TemperatureModule):
     The prototypes and the temperature belong to the head, so that the optimizer and data-parallel
     wrappers see them; loss modules read them from it. The prototypes are initialized as the weight
     of ``nn.Linear`` is. Only their directions matter for the logits, but their norms set the speed
-    at which directions change under gradient descent.
+    at which directions change under gradient descent. The state dict has the prototypes and a
+    learned temperature; a fixed one is an argument only, and must be given again.
 
     Args:
         dim: Dimension of the features.
@@ -59,6 +68,8 @@ class CosineClassifier(TemperatureModule):
         learn_temperature: Whether τ is a parameter, stored as log τ.
         min_temperature: Lower bound of a learned τ, in training and prediction alike. NONL, which
             decreases without bound as τ → 0, requires it.
+        device: Device of the parameters.
+        dtype: Dtype of the prototypes.
 
     Raises:
         ValueError: An argument is out of its range, or ``min_temperature`` is given for a fixed
@@ -81,12 +92,29 @@ class CosineClassifier(TemperatureModule):
         temperature: float = 0.1,
         learn_temperature: bool = False,
         min_temperature: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         check_head_size(dim, num_classes)
-        self.prototypes = nn.Parameter(torch.empty(num_classes, dim))
+        self.prototypes = nn.Parameter(torch.empty(num_classes, dim, device=device, dtype=dtype))
+        self._register_temperature(temperature, learn_temperature, min_temperature, device=device)
+        self.reset_parameters()
+
+    @property
+    def in_features(self) -> int:
+        """Dimension of the features, under the name that ``nn.Linear`` has for it."""
+        return self.prototypes.shape[1]
+
+    @property
+    def out_features(self) -> int:
+        """Number of classes, under the name that ``nn.Linear`` has for it."""
+        return self.prototypes.shape[0]
+
+    def reset_parameters(self) -> None:
+        """Initialize the prototypes anew, and set a learned temperature to its first value."""
         nn.init.kaiming_uniform_(self.prototypes, a=math.sqrt(5))
-        self._register_temperature(temperature, learn_temperature, min_temperature)
+        self._reset_temperature()
 
     def forward(self, features: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch classes"]:
         """Return the logits cos(z, w_c)/τ in float32 or wider."""
