@@ -240,6 +240,41 @@ def test_evaluation_neither_reads_nor_changes_the_queue(name: str) -> None:
         assert torch.equal(tensor, state[key])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("name", MODULES)
+def test_the_features_stay_in_float32_when_the_module_is_converted(
+    name: str, dtype: torch.dtype
+) -> None:
+    head = CosineClassifier(DIM, CLASSES, temperature=0.1).to(dtype)
+    module, other = (MODULES[name](queue=FeatureQueue(20, DIM)) for _ in range(2))
+    names = list(module.state_dict())
+    for step in range(2):
+        module.to(dtype)
+        features, _, labels, _ = _batch(seed=step)
+        features = features.to(dtype).requires_grad_()
+        value = _value(module, features, head, labels)
+        assert torch.equal(value, _value(other, features, head, labels))
+        value.backward()
+    assert module.queue.features.dtype == torch.float32
+    assert torch.equal(module.queue.features, other.queue.features)
+    assert (module.queue.features[:18].norm(dim=1) - 1).abs().max() < 1e-6
+    assert list(module.state_dict()) == names
+    assert module.half().bfloat16().float().queue.features.dtype == torch.float32
+
+
+def test_a_conversion_with_a_device_moves_the_queue() -> None:
+    queue = nn.ModuleDict({"queue": FeatureQueue(20, DIM)}).to("meta", torch.bfloat16)["queue"]
+    assert {buffer.device.type for buffer in queue.buffers()} == {"meta"}
+    assert queue.features.dtype == torch.float32
+
+
+def test_a_queue_in_float64_is_not_narrowed_below_float32() -> None:
+    queue = FeatureQueue(20, DIM).double()
+    assert queue.features.dtype == F64
+    assert queue.bfloat16().features.dtype == F64
+    assert queue.float().features.dtype == torch.float32
+
+
 def test_a_queue_that_is_not_persistent_is_no_part_of_the_state_dict() -> None:
     assert not NTCELoss(queue=FeatureQueue(4, 2, persistent=False)).state_dict()
 

@@ -66,6 +66,19 @@ def test_autocast_and_half_precision() -> None:
         assert value == pytest.approx(expected[name], rel=1e-8, abs=1e-12), name
 
 
+def test_the_state_moves_and_stays_in_float64_with_a_module_in_half_precision() -> None:
+    features, labels = torch.randn(90, 16), torch.arange(90) % 3
+    metric = NeuralCollapse(16, 3, torch.randn(3, 16).numpy())
+    torch.nn.ModuleDict({"collapse": metric}).to("cuda", torch.bfloat16)
+    assert (metric.means.device.type, metric.means.dtype) == ("cuda", torch.float64)
+    metric.update(features.numpy(), labels.numpy())
+    metric.update(features.cuda(), labels.cuda())
+    expected = measure(features.repeat(2, 1), labels.repeat(2))
+    values = metric.compute()
+    for name in ("nc1_ratio", "nc2_simplex", "intra_effective_rank"):
+        assert float(values[name]) == pytest.approx(expected[name], rel=1e-8), name
+
+
 @pytest.mark.parametrize("space", ["sphere", "raw"])
 def test_features_are_not_modified(space: Space) -> None:
     """Even in float64, which needs no conversion, and with more classes than dimensions."""

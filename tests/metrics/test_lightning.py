@@ -77,6 +77,15 @@ def test_training_and_validation(tmp_path) -> None:
         )
 
 
+def test_true_half_precision_keeps_the_metric_in_float64(tmp_path) -> None:
+    module = Module()
+    trainer = _trainer(tmp_path, precision="bf16-true")
+    trainer.fit(module, _loader(), _loader())
+    assert module.encoder.weight.dtype == torch.bfloat16
+    assert module.collapse.means.dtype == torch.float64
+    assert 0 < float(trainer.callback_metrics["nc1_ratio"]) < float("inf")
+
+
 def test_two_processes(tmp_path) -> None:
     module = Module()
     trainer = _trainer(tmp_path, devices=2, strategy="ddp_fork")

@@ -118,9 +118,10 @@ def test_speeds_are_those_of_the_committed_benchmarks() -> None:
 
 
 def test_small_batches_take_longer(tmp_path: Path) -> None:
-    hours = {}
+    hours: dict[int, float] = {}
     for size in (64, 128, 512, 2048):
         plan = plan_target("figure3-cifar100", out=tmp_path, rows=[f"nonl {size}"], columns=["0.1"])
+        assert plan.hours_left is not None
         hours[size] = plan.hours_left
     assert hours[128] == pytest.approx(50_000 * 1000 / (430 * 128) / 3600)
     assert hours[64] == pytest.approx(2 * hours[128])

@@ -1,7 +1,7 @@
 """A queue of the features of recent steps, which are further keys of NTCE, NONL and SCL."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -41,8 +41,9 @@ class FeatureQueue(nn.Module):
     """The unit features of the last samples and their labels, for losses with ``queue=``.
 
     Each step reads the queue and then adds its own features, which take the place of the oldest
-    ones. Shapes are static and nothing waits for the device, so that a step with a queue can be
-    compiled and captured in a CUDA graph.
+    ones. They are stored in float32, or in float64 after ``.double()``; conversions to narrower
+    dtypes, such as ``.to(torch.bfloat16)``, do not change them. Shapes are static and nothing waits
+    for the device, so that a step with a queue can be compiled and captured in a CUDA graph.
 
     Args:
         size: Number of features.
@@ -155,6 +156,17 @@ class FeatureQueue(nn.Module):
         self.added_at.index_copy_(0, places, self.step.expand(len(labels)))
         self.position.copy_((self.position + len(labels)) % self.size)
         self.step.add_(1)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FeatureQueue":
+        """Move the buffers to another device or dtype; features stay in float32 or wider."""
+
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            is_narrow = moved.is_floating_point() and moved.dtype != compute_dtype(moved)
+            return tensor.to(moved.device) if is_narrow else moved
+
+        super()._apply(move, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def extra_repr(self) -> str:
         """Describe the options."""

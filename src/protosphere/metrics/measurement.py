@@ -19,6 +19,7 @@ from protosphere.metrics.sample_source import (
     Progress,
     ProgressCounter,
     SampleSource,
+    as_tensor,
     numpy_view,
 )
 from protosphere.metrics.two_pass import first_pass, second_pass, with_second_pass
@@ -214,14 +215,6 @@ def _as_array(name: str, values: Any) -> Tensor | np.ndarray:
         ) from error
 
 
-def _as_tensor(array: Tensor | np.ndarray) -> Tensor:
-    if isinstance(array, Tensor):
-        return array.detach()
-    # A copy, because the array may be read-only or have a foreign byte order; heads are small.
-    dtype = array.dtype.newbyteorder("=") if array.itemsize <= 8 else np.float64
-    return torch.from_numpy(np.array(array, dtype=dtype))
-
-
 def _check_not_text(labels: Tensor | np.ndarray) -> None:
     """Refuse class names as labels, and say how to convert them."""
     if not isinstance(labels, Tensor) and labels.dtype.kind in "USO":
@@ -252,7 +245,7 @@ def _check_head(
         array = _as_array(name, values)
         if not is_floating(array):
             raise ValueError(f"{name} must be floating-point numbers, got {array.dtype}")
-        tensor = _as_tensor(array)
+        tensor = as_tensor(array)
         if not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"{name} must be finite, got NaN or infinity")
         tensors.append(tensor)

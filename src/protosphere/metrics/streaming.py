@@ -1,9 +1,10 @@
 """``NeuralCollapse``: the metrics as a ``torchmetrics.Metric``, updated batch by batch."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
@@ -20,12 +21,15 @@ from protosphere.metrics.catalog import CATALOG, select
 from protosphere.metrics.centered import list_classes
 from protosphere.metrics.compute import MetricInputs, compute_metrics
 from protosphere.metrics.parameters import (
-    Parameters,
+    Bias,
+    Prototypes,
     Reference,
     check_bias_space,
-    check_parameters,
+    check_finite,
     is_foreign,
+    to_parameters,
 )
+from protosphere.metrics.sample_source import as_tensor
 
 try:
     from torchmetrics import Metric
@@ -56,10 +60,12 @@ class NeuralCollapse(Metric):
     Args:
         dim: Dimension d of the features.
         num_classes: Number of classes K.
-        prototypes: One prototype per class, as ``head.prototypes`` or ``nn.Linear.weight``, or a
-            function that returns them. They are held by reference and read at ``compute()``.
-            Without them, metrics of prototypes are NaN.
-        bias: Bias of the head or a function that returns it; only with ``space="raw"``.
+        prototypes: The head, or any object with ``prototypes``; or one prototype per class, as
+            ``nn.Linear.weight`` or a NumPy array, or a function that returns them. They are read
+            at ``compute()``, an array when it is given. Without them, metrics of prototypes are
+            NaN. Prefer the head: with a tensor the metric does not notice that the head has got
+            another one, as from ``load_state_dict(..., assign=True)``.
+        bias: Bias of the head, as for prototypes; only with ``space="raw"``.
         space: ``"sphere"`` normalizes features and prototypes; ``"raw"`` uses them unchanged.
         metrics: ``"all"``, ``"cheap"``, or groups (``"alignment"``, ``"nc1"`` …) and names.
         classes: With ``"all"``, metrics of class means are NaN until every class has a sample;
@@ -105,9 +111,9 @@ class NeuralCollapse(Metric):
         self,
         dim: int,
         num_classes: int,
-        prototypes: Parameters | None = None,
+        prototypes: Prototypes | None = None,
         *,
-        bias: Parameters | None = None,
+        bias: Bias | None = None,
         space: Space = "sphere",
         metrics: str | Sequence[str] = "all",
         classes: Literal["all", "present"] = "all",
@@ -132,7 +138,8 @@ class NeuralCollapse(Metric):
                 "use measure() instead"
             )
         self.absent: dict[str, str] = {}
-        self._prototypes, self._bias = Reference(prototypes), Reference(bias)
+        self._prototypes = Reference("prototypes", prototypes, (num_classes, dim))
+        self._bias = Reference("bias", bias, (num_classes,))
         needs = frozenset[str]().union(*(CATALOG[name].needs for name in self.names))
         self.moments: Moments = (
             "per_class" if "per_class" in needs else "pooled" if "pooled" in needs else "sums"
@@ -169,14 +176,17 @@ class NeuralCollapse(Metric):
             return self._flush()
 
     def update(
-        self, features: Float[Tensor, "samples dim"], labels: Integer[Tensor, "samples"]
+        self,
+        features: Float[Tensor, "samples dim"] | np.ndarray,
+        labels: Integer[Tensor, "samples"] | np.ndarray,
     ) -> None:
         """Add a batch; no gradients are kept.
 
         Does not synchronize with a GPU unless class scatters are accumulated.
 
         Args:
-            features: One sample per row, in any floating-point dtype.
+            features: One sample per row, in any floating-point dtype. NumPy arrays are moved to
+                the device of the metric.
             labels: Class index of each sample.
 
         Raises:
@@ -184,6 +194,10 @@ class NeuralCollapse(Metric):
         """
         check_features(features, dim=self.dim)
         check_labels(labels, len(features))
+        if isinstance(features, np.ndarray):
+            features = as_tensor(features).to(self.device)
+        if isinstance(labels, np.ndarray):
+            labels = as_tensor(labels).to(self.device)
         # Narrow integer types would overflow in the comparisons below.
         labels = labels.long()
         if labels.device.type == "cpu":
@@ -200,7 +214,7 @@ class NeuralCollapse(Metric):
                 self._flush()
 
     def compute(
-        self, prototypes: Tensor | None = None, bias: Tensor | None = None
+        self, prototypes: Tensor | np.ndarray | None = None, bias: Tensor | np.ndarray | None = None
     ) -> dict[str, Tensor]:
         """Compute the metrics of all samples so far.
 
@@ -220,13 +234,13 @@ class NeuralCollapse(Metric):
         with torch.inference_mode(False), torch.no_grad():
             statistics = self._flush()
             self._check_rejected(int(self.rejected))
-            if prototypes is None:
-                prototypes = self._prototypes.get()
-            if bias is None:
-                bias = self._bias.get()
-            check_parameters("prototypes", prototypes, (self.num_classes, self.dim))
-            check_parameters("bias", bias, (self.num_classes,))
-            check_bias_space(bias, self.space)
+            weights = to_parameters("prototypes", prototypes, (self.num_classes, self.dim))
+            weights = self._prototypes.get() if weights is None else weights
+            offsets = to_parameters("bias", bias, (self.num_classes,))
+            offsets = self._bias.get() if offsets is None else offsets
+            check_finite("prototypes", weights)
+            check_finite("bias", offsets)
+            check_bias_space(offsets, self.space)
             non_finite = ~torch.isfinite(statistics.sum_sq_dev)
             if bool(non_finite.any()):
                 raise ValueError(
@@ -236,11 +250,11 @@ class NeuralCollapse(Metric):
             if self.classes == "present":
                 present = torch.nonzero(statistics.counts).flatten()
                 statistics = statistics.select(present)
-                prototypes, bias = (
+                weights, offsets = (
                     None if values is None else values[present.to(values.device)]
-                    for values in (prototypes, bias)
+                    for values in (weights, offsets)
                 )
-            inputs = MetricInputs(statistics, prototypes, bias, self.space)
+            inputs = MetricInputs(statistics, weights, offsets, self.space)
             results = compute_metrics(inputs, self.names)
         self.absent = results.absent
         nan = self.means.new_tensor(torch.nan)
@@ -282,6 +296,18 @@ class NeuralCollapse(Metric):
 
     def set_dtype(self, dst_type: Any) -> "NeuralCollapse":  # noqa: ARG002
         """Do nothing: the state stays in float64, whatever the dtype of the features."""
+        return self
+
+    def _apply(
+        self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ""
+    ) -> "NeuralCollapse":
+        """Move the state to another device; no conversion changes its dtypes."""
+
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        super()._apply(move, exclude_state)
         return self
 
     def merge_state(self, incoming_state: "dict[str, Any] | Metric") -> None:
