@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from protosphere.data.datasets import load_digits
 from protosphere.evaluation import Outputs, collect_outputs
@@ -16,6 +16,7 @@ from protosphere.geometry import cosines
 from protosphere.recipes.build import create_loaders
 from protosphere.recipes.loading import Run, load_run
 from support.commands import invoke, refusal, run_command, set_options
+from support.images import IMAGE_KINDS, write_image_of_kind
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +172,46 @@ def test_images_of_another_size_are_prepared_as_in_evaluation(source: str, tmp_p
     for file, image in zip(mixed, (pixels[0].transpose(1, 0, 2), pixels[0]), strict=True):
         Image.fromarray(image).save(file)
     assert _rows(out, *mixed)[1]["confidence"] == rows[0]["confidence"]
+
+
+@pytest.fixture(scope="module")
+def color_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "color"
+    data = "{source: synthetic, num_classes: 3, num_samples: 60, image_size: 8}"
+    options = set_options(schedule__epochs=1, data=data)
+    run_command("train", "digits-nonl", "--out", folder, "--device", "cpu", *options)
+    return folder
+
+
+@pytest.mark.parametrize("fixture", ["run", "color_run"])
+def test_python_classifies_files_and_images_as_the_command_does(
+    fixture: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    folder = request.getfixturevalue(fixture)
+    rng, paths = np.random.default_rng(0), []
+    for kind in IMAGE_KINDS:
+        paths.append(tmp_path / kind)
+        write_image_of_kind(paths[-1], kind, rng.integers(0, 256, (14, 9, 3), dtype=np.uint8))
+    rows = _rows(folder, *paths)
+    loaded = load_run(folder)
+    upright = [ImageOps.exif_transpose(Image.open(path)) for path in paths]
+    upright[3] = upright[3].convert("RGB")  # The pixels of a palette are positions in it.
+    for images in (
+        paths,
+        map(str, paths),
+        [Image.open(path) for path in paths],
+        [np.asarray(image) for image in upright],
+    ):
+        predictions = loaded.predict(images)
+        names = [loaded.class_names[index] for index in predictions.classes]
+        assert names == [row["class"] for row in rows]
+        for found, column in (
+            (predictions.confidences, "confidence"),
+            (predictions.rejection_scores, "rejection_score"),
+        ):
+            assert [f"{value:.6f}" for value in found.tolist()] == [
+                f"{float(row[column]):.6f}" for row in rows
+            ]
 
 
 def test_noise_has_larger_rejection_scores_than_digits(

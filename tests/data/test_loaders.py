@@ -1,6 +1,7 @@
 """Loaders in memory: order, views, evaluation, and the seeds behind them."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +105,36 @@ def test_feature_batches_are_rows_of_the_features() -> None:
     assert torch.equal(rows, features[index])
     assert torch.equal(own_labels, index)
     assert torch.equal(next(loader.evaluation_batches(3))[0], features[:3])
+
+
+def test_features_may_be_arrays() -> None:
+    features, labels = np.random.default_rng(0).normal(size=(11, 5)), np.arange(11, dtype=np.uint16)
+    loader = FeatureLoader(features[:, ::-1], labels)
+    (index,) = next(loader.batches(4, seed=0, epoch=0))
+    rows, own_labels = loader.prepare(index)
+    assert rows.dtype == torch.float32, "as the weights of an encoder"
+    assert torch.equal(rows, torch.from_numpy(features[index, ::-1].astype(np.float32)))
+    assert torch.equal(own_labels, index)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("features", "labels", "error", "message"),
+    [
+        (torch.ones(256, 4), torch.zeros(200, dtype=torch.long), ValueError, r"labels .*\(256,\)"),
+        (torch.ones(200, 4), torch.zeros(256, dtype=torch.long), ValueError, r"labels .*\(200,\)"),
+        (torch.ones(4, 4), torch.zeros(4), ValueError, "labels must be integer class indices"),
+        (torch.ones(4, 4).long(), torch.zeros(4).long(), ValueError, "features must be float"),
+        (torch.ones(4), torch.zeros(4).long(), ValueError, "features must have shape"),
+        ([[1.0]], torch.zeros(1).long(), TypeError, "features must be a tensor or a NumPy array"),
+        (np.ones((4, 2)), [0, 1, 0, 1], TypeError, "labels must be a tensor or a NumPy array"),
+    ],
+)
+def test_features_and_labels_that_do_not_fit_are_refused(
+    features: Any, labels: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        FeatureLoader(features, labels)
 
 
 def test_the_last_incomplete_batch_is_dropped() -> None:

@@ -179,6 +179,15 @@ def test_call_with_logits_and_labels(row: Row) -> None:
         row.module(**row.options)(X, Y)
 
 
+@pytest.mark.parametrize(
+    "row", [row for row in TABLE if row.inputs in ("logits", "features")], ids=str
+)
+def test_call_with_features_head_and_labels(row: Row) -> None:
+    message = rf"must be called as loss\({row.inputs}, labels\), got three .* NONLLoss"
+    with pytest.raises(TypeError, match=message):
+        row.module(**row.options)(X, CosineClassifier(3, 5), Y)
+
+
 @on_prototypes
 def test_head_without_prototypes(row: Row) -> None:
     with pytest.raises(ValueError, match=r"requires a .*head.*, got SimpleNamespace"):

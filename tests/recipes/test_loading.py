@@ -73,9 +73,10 @@ def test_unknown_splits_are_refused(digits: Path) -> None:
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        ("photos", "images must be uint8 tensors"),
-        ([np.zeros((1, 8, 8), np.uint8)], "got ndarray"),
-        ([torch.zeros(8, 8, 1, dtype=torch.uint8)], r"1 channel.* got shape \(8, 8, 1\)"),
+        ("nowhere.png", "nowhere.png must be an image file; it cannot be read"),
+        ([3], "images must be paths, Pillow images, .* got int"),
+        ([np.zeros((1, 8, 8), np.uint8)], r"uint8 NumPy arrays .* got shape \(1, 8, 8\)"),
+        ([torch.zeros(8, 8, 1, dtype=torch.uint8)], r"1 to 4 channels.* got shape \(8, 8, 1\)"),
         ([torch.zeros(1, 8, 8)], "got torch.float32"),
         ([], "at least one image"),
     ],
@@ -83,6 +84,27 @@ def test_unknown_splits_are_refused(digits: Path) -> None:
 def test_images_that_cannot_be_predicted(digits: Path, images: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_run(digits).predict(images)
+
+
+def test_auto_finds_the_device_of_a_run(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert load_run(digits, device="auto").device == torch.device("cpu")
+    recipe = read_recipe("digits-nonl", ["schedule.epochs=1"])
+    events = run_recipe(
+        recipe, digits.parent / "auto", build.load_dataset(recipe), device="auto", start="fresh"
+    )
+    assert [event.progress.at_epoch_end for event in events] == [True]
+
+
+@pytest.mark.bad_input
+def test_devices_that_are_not_there_are_refused(digits: Path) -> None:
+    message = "device must be a device that is available here, such as cpu, got abacus"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        load_run(digits, device="abacus")
+    recipe = read_recipe("digits-nonl")
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        next(run_recipe(recipe, digits, build.load_dataset(recipe), device="abacus"))
 
 
 def test_images_of_other_sizes_are_resized(digits: Path) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+# A JPEG with an EXIF orientation, and PNG files of these modes.
+IMAGE_KINDS = ("rotated JPEG", "L", "RGBA", "P")
 DRAWINGS = ("bar", "circle", "cross", "ring", "triangle")
 
 
@@ -15,6 +17,23 @@ def write_image(path: Path, *, seed: int = 0) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     coarse = Image.fromarray(rng.integers(0, 256, (5, 6, 3), dtype=np.uint8))
     coarse.resize((int(width), int(height))).save(path)
+
+
+def write_image_of_kind(path: Path, kind: str, pixels: np.ndarray) -> None:
+    """Write an image as cameras and programs do.
+
+    Args:
+        path: Path of the file.
+        kind: One of ``IMAGE_KINDS``.
+        pixels: RGB pixels.
+    """
+    image = Image.fromarray(pixels)
+    if kind == "rotated JPEG":
+        exif = Image.Exif()
+        exif[274] = 6  # Orientation: rotate by 90° clockwise.
+        image.save(path, format="jpeg", exif=exif)
+    else:
+        image.convert(kind).save(path, format="png")
 
 
 def write_drawings(

@@ -303,3 +303,12 @@ def test_a_checkpoint_of_other_data_or_another_model_is_refused(
     del checkpoint.state["batch_size"]
     with pytest.raises(TrainingError, match="must say its batch_size; it was saved by another"):
         _run(small_objective(), loader, resume=checkpoint)
+
+
+@pytest.mark.bad_input
+def test_a_loader_of_torch_is_refused() -> None:
+    samples = torch.utils.data.TensorDataset(torch.ones(4, 2), torch.zeros(4).long())
+    loader: Any = torch.utils.data.DataLoader(samples, batch_size=2)
+    message = r"loader must be a Loader of protosphere.data, .*FeatureLoader.*, got DataLoader"
+    with pytest.raises(TypeError, match=message):
+        next(train(linear_objective(torch.zeros(2, 2)), loader, CONFIG))

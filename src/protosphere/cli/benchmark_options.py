@@ -117,9 +117,9 @@ def open_runs(
             trained with, or the folder of a recipe holds a run of another one.
         ValueError: Two different recipes have the same name, or ``out`` is given without recipes.
     """
-    from protosphere.cli.devices import resolve_device
     from protosphere.cli.progress import progress_bar
     from protosphere.cli.train import train_run
+    from protosphere.recipes.devices import resolve_device
     from protosphere.recipes.loading import load_run, read_recipe, read_run_recipe
     from protosphere.runs import RunFolder
     from protosphere.studies.common import check_targets_exist, is_run_target

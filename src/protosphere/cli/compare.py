@@ -100,7 +100,7 @@ def compare(
 
     with report_errors():
         from protosphere.cli.compare_text import print_comparison
-        from protosphere.cli.devices import resolve_device
+        from protosphere.recipes.devices import resolve_device
         from protosphere.runs.comparison import COMPARISON_FILE
         from protosphere.studies.compare import run_comparison
         from protosphere.studies.compare_metrics import select_metrics

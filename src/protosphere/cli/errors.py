@@ -8,7 +8,11 @@ from contextlib import contextmanager
 import typer
 
 # An argument in Python is an option on the command line.
-_OPTIONS = {"classes='present'": "--classes present", "space='raw'": "--space raw"}
+_OPTIONS = {
+    "classes='present'": "--classes present",
+    "space='raw'": "--space raw",
+    "device must be a device": "--device must be a device",
+}
 # Torch's words on a GPU and on a CPU.
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 

@@ -94,12 +94,12 @@ def evaluate(
     from protosphere.cli.text import count, echo, to_json
 
     with report_errors():
-        from protosphere.cli.devices import resolve_device
         from protosphere.evaluation.probes import PROBES
         from protosphere.metrics.coinciding_prototypes import (
             describe_coinciding,
             find_coinciding_prototypes,
         )
+        from protosphere.recipes.devices import resolve_device
         from protosphere.recipes.loading import load_run
 
         check_plot(plot, overwrite=overwrite)

@@ -104,9 +104,9 @@ def measure(
     from protosphere.cli.text import to_json
 
     with report_errors():
-        from protosphere.cli.devices import resolve_device
         from protosphere.data.feature_files import read_features, write_features
         from protosphere.metrics import measure_detailed
+        from protosphere.recipes.devices import resolve_device
 
         check_plot(plot, overwrite=overwrite)
         device = resolve_device(device)

@@ -55,8 +55,8 @@ def predict(
     from protosphere.cli.text import CsvPrinter, count, echo, to_json
 
     with report_errors():
-        from protosphere.cli.devices import resolve_device
         from protosphere.data.image_files import find_images, load_images
+        from protosphere.recipes.devices import resolve_device
         from protosphere.recipes.loading import load_run
 
         if out is not None:

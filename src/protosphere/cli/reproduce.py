@@ -141,8 +141,8 @@ def reproduce(
         check_plot(plot, overwrite=overwrite)
         refuse_unused({"--plot": plot if dry_run else None}, "with --dry-run: nothing is computed")
         from protosphere.cli.compare import create_trainer
-        from protosphere.cli.devices import resolve_device
         from protosphere.cli.reproduce_text import print_plan, print_reproduction
+        from protosphere.recipes.devices import resolve_device
         from protosphere.studies.reproduce import plan_target, run_target
         from protosphere.studies.reproduce_data import check_data
 

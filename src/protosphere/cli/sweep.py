@@ -114,9 +114,9 @@ def sweep(
     with report_errors():
         _check_packages()
         _check_processes()
-        from protosphere.cli.devices import resolve_device
         from protosphere.cli.signals import STOPPING, catch_signals
         from protosphere.cli.sweep_text import SweepDisplay
+        from protosphere.recipes.devices import resolve_device
         from protosphere.recipes.loading import read_recipe
         from protosphere.report.sweep_page import write_sweep_page
         from protosphere.studies.sweep import run_sweep

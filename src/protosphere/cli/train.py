@@ -61,8 +61,8 @@ def train(
     from protosphere.cli.errors import report_errors
 
     with report_errors():
-        from protosphere.cli.devices import resolve_device
         from protosphere.parallel.launch import PeerError, open_world
+        from protosphere.recipes.devices import resolve_device
 
         try:
             with open_world(resolve_device(device)) as (world, own_device):
@@ -134,11 +134,11 @@ def train_run(
     Returns:
         Whether training is complete.
     """
-    from protosphere.cli.devices import resolve_device
     from protosphere.cli.loggers import open_logger
     from protosphere.cli.signals import STOPPING, catch_signals
     from protosphere.cli.train_progress import TrainProgress
     from protosphere.parallel.launch import World
+    from protosphere.recipes.devices import resolve_device
     from protosphere.recipes.runner import run_recipe
     from protosphere.runs import RunFolder
     from protosphere.runs.checkpoints import has_checkpoint

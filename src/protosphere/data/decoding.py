@@ -32,10 +32,23 @@ def decode_image(path: str, channels: int = 3) -> Tensor | str:
 
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(path) as image:
-            converted = _to_8_bits(_rotate(image)).convert("RGB" if channels == 3 else "L")
-            pixels = torch.from_numpy(np.array(converted))
+            return convert_image(image, channels)
     except Exception as error:  # Whatever a damaged file makes Pillow raise.
         return f"{path} must be an image file; it cannot be read ({read_error(error)})"
+
+
+def convert_image(image: Any, channels: int = 3) -> UInt8[Tensor, "channels height width"]:
+    """Return the pixels of a Pillow image, rotated and converted as :func:`decode_image` does.
+
+    Args:
+        image: A ``PIL.Image.Image`` of any mode.
+        channels: 3 for color and 1 for grayscale.
+
+    Raises:
+        DataError: The pixels have neither 8 nor 16 bits.
+    """
+    converted = _to_8_bits(_rotate(image)).convert("RGB" if channels == 3 else "L")
+    pixels = torch.from_numpy(np.array(converted))
     return pixels.movedim(2, 0).contiguous() if channels == 3 else pixels[None]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
@@ -22,6 +23,7 @@ from protosphere.data.sampling import (
     num_batches,
 )
 from protosphere.data.splits import ImageSet
+from protosphere.geometry.checks import check_features, check_labels
 
 __all__ = [
     "Batch",
@@ -197,15 +199,27 @@ class FeatureLoader:
     """A loader of precomputed features instead of images.
 
     Args:
-        features: Features of all samples.
-        labels: Class index of each sample, on the same device.
+        features: Features of all samples. A NumPy array becomes a float32 tensor.
+        labels: Class index of each sample; they are put on the device of the features.
+
+    Raises:
+        TypeError: Features or labels are neither tensors nor NumPy arrays.
+        ValueError: Features or labels have a wrong shape or dtype.
     """
 
     def __init__(
-        self, features: Float[Tensor, "samples dim"], labels: Integer[Tensor, "samples"]
+        self,
+        features: Float[Tensor, "samples dim"] | Float[np.ndarray, "samples dim"],
+        labels: Integer[Tensor, "samples"] | Integer[np.ndarray, "samples"],
     ) -> None:
+        check_features(features)
+        check_labels(labels, len(features))
+        if isinstance(features, np.ndarray):
+            features = torch.from_numpy(features.astype(np.float32))
+        if isinstance(labels, np.ndarray):
+            labels = torch.from_numpy(labels.astype(np.int64))
         self.features = features
-        self.labels = labels
+        self.labels = labels.to(features.device)
 
     @property
     def device(self) -> torch.device:

@@ -1,15 +1,17 @@
 """Prediction for new images: classes, probabilities and rejection scores."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Integer, UInt8
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from protosphere.classifiers import rejection_score
 from protosphere.data.augmentation import EvaluationTransform
+from protosphere.data.image_inputs import ImageInput, check_image, list_images, read_image
 from protosphere.evaluation.inference import evaluation_mode
+from protosphere.geometry.checks import check_at_least
 from protosphere.training import Objective
 
 
@@ -35,7 +37,7 @@ class Predictions(NamedTuple):
 def predict_images(
     objective: Objective,
     transform: EvaluationTransform,
-    images: Sequence[UInt8[Tensor, "_ _ _"]] | UInt8[Tensor, "images channels height width"],
+    images: ImageInput | Iterable[ImageInput],
     *,
     top_k: int = 1,
     batch_size: int = 256,
@@ -45,53 +47,45 @@ def predict_images(
     Args:
         objective: A trained objective. Its modes are restored at the end.
         transform: The transform of the model's evaluation images.
-        images: Images of shape (channels, height, width) with pixels from 0 to 255, of equal or
-            different sizes; at least one.
+        images: One image or several, of equal or different sizes: paths, Pillow images, uint8 NumPy
+            arrays of shape (height, width) or (height, width, channels), or uint8 tensors of shape
+            (channels, height, width). Arrays and tensors with four axes are batches. Images are
+            read as :func:`~protosphere.data.image_inputs.read_image` does, files when their batch
+            is computed.
         top_k: Number k of the most probable classes to return for each image.
         batch_size: Number of images in a batch.
 
     Raises:
-        ValueError: There are no images, they have another type or number of axes, or there are
-            fewer than k classes.
+        ValueError: There are no images, they have another type or shape, there are fewer than k
+            classes, or an argument is not a positive integer.
+        DataError: An image file cannot be read.
     """
     num_classes = len(objective.head.prototypes)
-    if not 1 <= top_k <= num_classes:
-        raise ValueError(
-            f"top_k must be between 1 and {num_classes}, the number of classes, got {top_k}"
-        )
-    if not len(images):
+    check_at_least("top_k", top_k, 1)
+    check_at_least("batch_size", batch_size, 1)
+    if top_k > num_classes:
+        raise ValueError(f"top_k must be at most {num_classes}, the number of classes, got {top_k}")
+    listed, channels = list_images(images), len(transform.mean)
+    if not listed:
         raise ValueError("images must contain at least one image, got none")
-    for image in images:
-        _check_image(image, channels=len(transform.mean))
+    for image in listed:
+        check_image(image, channels)
+    batches = []
     with evaluation_mode(objective), torch.no_grad():
-        batches = [
-            _predict_batch(objective, transform, images[start : start + batch_size], top_k)
-            for start in range(0, len(images), batch_size)
-        ]
+        for start in range(0, len(listed), batch_size):
+            pixels = [read_image(image, channels) for image in listed[start : start + batch_size]]
+            batches.append(_predict_batch(objective, transform, pixels, top_k))
     return Predictions(*(torch.cat(column).cpu() for column in zip(*batches, strict=True)))
-
-
-def _check_image(image: object, *, channels: int) -> None:
-    expected = "images must be uint8 tensors of shape (channels, height, width)"
-    if not isinstance(image, Tensor):
-        raise ValueError(
-            f"{expected}, got {type(image).__name__}; torchvision.io.read_image reads a file"
-        )
-    if image.dtype != torch.uint8:
-        raise ValueError(f"{expected}, got {image.dtype}")
-    if image.ndim != 3 or image.shape[0] != channels:
-        noun = "channel" if channels == 1 else "channels"
-        raise ValueError(f"{expected} with {channels} {noun}, got shape {tuple(image.shape)}")
 
 
 def _predict_batch(
     objective: Objective,
     transform: EvaluationTransform,
-    images: Sequence[Tensor] | Tensor,
+    images: Sequence[Tensor],
     top_k: int,
 ) -> Predictions:
     head = objective.head
-    batch = transform.prepare(list(images), head.prototypes.device)
+    batch = transform.prepare(images, head.prototypes.device)
     features = objective.encoder(batch).float()
     logits = head(features)
     # By logits: probabilities that differ may be rounded to the same number.

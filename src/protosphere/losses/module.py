@@ -118,13 +118,21 @@ class LossModule(nn.Module):
         """Compute the loss.
 
         Raises:
-            TypeError: A loss of features and a head is called as a loss of logits.
+            TypeError: A loss of features and a head is called as a loss of logits, or the reverse.
         """
-        if self._needs_head and len(args) + len(kwargs) == 2:
+        num_arguments = len(args) + len(kwargs)
+        if self._needs_head and num_arguments == 2:
             raise TypeError(
                 f"{type(self).__name__} must be called as loss(features, head, labels), got two "
                 "arguments; losses that are called as loss(logits, labels) are NormFaceFromLogits, "
                 "NTCEFromLogits, NONLFromLogits and torch.nn.CrossEntropyLoss"
+            )
+        if not self._needs_head and num_arguments == 3:
+            names = ", ".join(inspect.signature(self.forward).parameters)
+            raise TypeError(
+                f"{type(self).__name__} must be called as loss({names}), got three arguments; "
+                "losses that are called as loss(features, head, labels) are NormFaceLoss, "
+                "NTCELoss, NONLLoss, NormFaceNONLLoss, CrossEntropyLoss and DotRegressionLoss"
             )
         return super().__call__(*args, **kwargs)
 

@@ -1,19 +1,18 @@
 """Trained runs: load one from its folder to predict, evaluate, or extract features."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
-from jaxtyping import UInt8
-from torch import Tensor
 
 from protosphere.classifiers.protocol import FittedHead
 from protosphere.data.augmentation import EvaluationTransform
 from protosphere.data.datasets import ChannelStatistics, DataError, ImageDataset
 from protosphere.data.feature_files import FeatureFile
+from protosphere.data.image_inputs import ImageInput
 from protosphere.data.loaders import Loader
 from protosphere.data.progress import Progress, no_progress
 from protosphere.evaluation import Evaluation, collect_outputs, evaluate, fit_head
@@ -21,6 +20,7 @@ from protosphere.evaluation.export import ExportPart, export_model
 from protosphere.evaluation.predict import Predictions, predict_images
 from protosphere.evaluation.probes import PROBES, ProbeName, ProbeResult, run_probes
 from protosphere.recipes import build, catalog
+from protosphere.recipes.devices import resolve_device
 from protosphere.recipes.monitor import load_chosen_checkpoint
 from protosphere.recipes.schema import (
     Recipe,
@@ -91,8 +91,7 @@ def read_run_recipe(folder: RunFolder, overrides: Sequence[str] = ()) -> Recipe:
 class Run:
     """A trained run.
 
-    Its data are read only by the methods that need them: :meth:`features`, :meth:`evaluate`,
-    :meth:`probe` and :meth:`dataset`.
+    Its data are read only by the methods that need them.
 
     Attributes:
         path: The run folder.
@@ -107,7 +106,7 @@ class Run:
         split: The split that the run was evaluated on during training.
 
     >>> run = load_run("runs/digits")  # doctest: +SKIP
-    >>> run.predict(images).classes  # doctest: +SKIP
+    >>> run.predict(["photo.jpg"]).classes  # doctest: +SKIP
     """
 
     path: Path
@@ -124,20 +123,24 @@ class Run:
 
     def predict(
         self,
-        images: Sequence[UInt8[Tensor, "_ _ _"]] | UInt8[Tensor, "images channels height width"],
+        images: ImageInput | Iterable[ImageInput],
         *,
         top_k: int = 1,
         batch_size: int = 256,
     ) -> Predictions:
-        """Classify images.
+        """Classify images, read as ``protosphere predict`` reads files.
 
         Args:
-            images: Images of any size as bytes, channels first.
+            images: One image or several: paths, Pillow images, uint8 arrays (height, width,
+                channels) or uint8 tensors (channels, height, width), of any size.
             top_k: Number of the most probable classes to return for each image.
             batch_size: Number of images that are classified at a time.
 
         Returns:
             Class index, confidence, rejection score and most probable classes of each image.
+
+        Raises:
+            ValueError: An image has another type or shape or cannot be read, or there are none.
         """
         return predict_images(
             self.objective, self.transform, images, top_k=top_k, batch_size=batch_size
@@ -328,9 +331,8 @@ def load_run(
 
     Args:
         path: The run folder.
-        device: Where to put the model.
-        overrides: Values of the recipe to replace, each ``dotted.path=value``: where the data are
-            and the like, not what was trained.
+        device: Where to put the model; ``"auto"`` finds a GPU, as ``--device auto`` does.
+        overrides: Values of the recipe to replace, as :func:`read_run_recipe` takes them.
         checkpoint: Which checkpoint: the best one by the metric that the recipe monitors, or the
             last one. None takes the best one if the recipe monitors a metric.
         download: Whether a missing dataset is downloaded when the data are needed.
@@ -343,8 +345,9 @@ def load_run(
     Raises:
         RunFolderError: The folder is not a run, has no checkpoint, or a damaged one.
         RecipeError: An override is not valid.
+        ValueError: The device cannot compute on this machine.
     """
-    folder = RunFolder(path)
+    folder, device = RunFolder(path), resolve_device(device)
     recipe = read_run_recipe(folder, overrides)
     weights = load_chosen_checkpoint(folder, recipe.checkpoint, checkpoint)
     names, data = tuple(read_class_names(folder)), DataMetadata.read(folder)

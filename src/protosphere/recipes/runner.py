@@ -14,6 +14,7 @@ from protosphere.data.loaders import MemoryLoader
 from protosphere.evaluation import evaluate
 from protosphere.parallel.launch import PeerError, World
 from protosphere.recipes import build, reports
+from protosphere.recipes.devices import resolve_device
 from protosphere.recipes.initialization import (
     Initialization,
     check_resumed_source,
@@ -83,7 +84,7 @@ def run_recipe(
         recipe: The recipe.
         folder: The run folder; it is locked while the run goes on.
         dataset: The data, as :func:`protosphere.recipes.build.load_dataset` loads them.
-        device: Where to train.
+        device: Where to train; ``"auto"`` finds a GPU, as ``--device auto`` does.
         start: ``"fresh"`` refuses a folder that has a run; ``"resume"`` continues from its last
             checkpoint, if there is one.
         init_from: Folder of an earlier run whose weights new training starts from. A run that is
@@ -104,7 +105,9 @@ def run_recipe(
             damaged.
         TrainingError: The loss is not finite; the message names the last checkpoint.
         PeerError: Another process has failed.
+        ValueError: The device cannot compute on this machine.
     """
+    device = resolve_device(device)
     folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     world = World() if world is None else world
     # Everything that can be refused is checked before the folder is touched.

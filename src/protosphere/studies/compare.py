@@ -72,7 +72,7 @@ def run_comparison(
         baseline: Method that the others are compared with: its name, or the target that it was
             given as. None for the first one.
         confidence: Confidence of the intervals, between 0 and 1.
-        device: Where to train.
+        device: Where to train; ``"auto"`` finds a GPU.
         download: Whether a missing dataset is downloaded.
         train: Function that trains a recipe into a folder and returns whether training is
             complete; after False the comparison stops. None trains without output.

@@ -2,6 +2,7 @@
 
 import torch
 
+from protosphere.recipes.devices import resolve_device
 from protosphere.recipes.schema import Recipe
 
 # Torch keeps eight versions of a function and then fails; runs may add more than one.
@@ -22,7 +23,7 @@ class CompiledCode:
     """
 
     def __init__(self, device: torch.device | str) -> None:
-        self.device = torch.device(device)
+        self.device = torch.device(resolve_device(device))
         self._forms: set[str] = set()
 
     def prepare(self, recipe: Recipe) -> None:

@@ -192,7 +192,7 @@ def run_target(
         train: Function that trains a recipe into a folder, or resumes it there, and returns
             whether training is complete; after False the reproduction stops.
         reader: How numbers are read; None reads them with the defaults.
-        device: Where to train.
+        device: Where to train; ``"auto"`` finds a GPU.
         warnings: What to say about the data in the result.
         report: Called with a line of text before each run that is trained, and after a failure.
 

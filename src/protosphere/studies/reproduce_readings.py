@@ -41,7 +41,7 @@ class RunReader:
 
     Attributes:
         runs: All runs, by the run of the paper.
-        device: Where models compute.
+        device: Where models compute; ``"auto"`` finds a GPU.
         download: Whether missing sets are downloaded.
         root: Folder of downloaded sets to transfer to.
         sets: Sets to transfer to by name, ``NAME=PATH`` for those that are elsewhere.

@@ -100,7 +100,7 @@ def run_sweep(
         storage: URL of a database that Optuna can use, or ``journal:PATH``; None for the file
             ``sweep.db`` in the folder.
         study: Name of the study in the storage.
-        device: Where to train.
+        device: Where to train; ``"auto"`` finds a GPU.
         download: Whether a missing dataset is downloaded.
         should_stop: Called after each training step; once it returns True, a checkpoint is saved
             and the sweep ends.

@@ -107,9 +107,15 @@ def train(
     Raises:
         TrainingError: The loss or a weight is not finite or the loss exploded; or the checkpoint is
             of another model, dataset, batch size, optimizer or other parameter groups.
+        TypeError: ``loader`` is not a :class:`~protosphere.data.loaders.Loader`.
         ValueError: The parameter groups do not fit the objective; or there are more processes than
             samples in a batch; or the objective or the optimizer does not go with ``fsdp``.
     """
+    if not isinstance(loader, Loader):
+        raise TypeError(
+            "loader must be a Loader of protosphere.data, such as FeatureLoader(features, labels) "
+            f"or MemoryLoader(images, augmentation), got {type(loader).__name__}"
+        )
     world = World() if world is None else world
     _check_world(world, config, len(loader))
     steps_per_epoch = num_batches(len(loader), config.batch_size)

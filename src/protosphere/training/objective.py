@@ -1,5 +1,6 @@
 """The objective: an encoder, a head and a loss as one module."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -25,7 +26,7 @@ class Objective(nn.Module):
             A module becomes a child, so that its buffers move with the objective.
 
     Raises:
-        TypeError: ``head`` is not a module.
+        TypeError: ``head`` is not a module, or ``loss`` does not take three arguments.
 
     >>> import torch
     >>> from protosphere.classifiers import CosineClassifier
@@ -39,6 +40,7 @@ class Objective(nn.Module):
         super().__init__()
         if not isinstance(head, nn.Module):
             raise TypeError(f"head must be a torch.nn.Module, got {type(head).__name__}")
+        _check_loss(loss)
         self.encoder = encoder
         self.head: Head = head
         self.loss = loss
@@ -102,3 +104,22 @@ class Objective(nn.Module):
             if isinstance(part, LossModule) and part.queue is not None:
                 return part.queue, part.queue_group
         return None
+
+
+def _check_loss(loss: Loss) -> None:
+    expected = "loss must be called as loss(features, head, labels)"
+    if not callable(loss):
+        raise TypeError(f"{expected}, got {type(loss).__name__}")
+    try:
+        signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
+    except ValueError:  # Not every function has a signature.
+        return
+    try:
+        signature.bind(None, None, None)
+    except TypeError:
+        name = getattr(loss, "__name__", type(loss).__name__)
+        required = [one.name for one in signature.parameters.values() if one.default is one.empty]
+        raise TypeError(
+            f"{expected}, got {name}({', '.join(required)}), which needs a function around it, "
+            "such as lambda features, head, labels: loss(head(features), labels) for logits"
+        ) from None
