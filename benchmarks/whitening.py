@@ -139,10 +139,10 @@ def compare_shrinkages(data: dict[str, np.ndarray]) -> dict[str, dict[str, float
         "Ledoit-Wolf": float(ledoit_wolf_shrinkage(deviations, assume_centered=True)),
     } | {f"{value:g}": value for value in _SHRINKAGE_GRID}
     classifier = CLASSIFIERS["whitened class means"]()
-    classifier.fit(data["features_train"], data["labels_train"])
     results = {}
     for name, value in shrinkages.items():
         classifier.set_params(shrinkage=value)
+        classifier.fit(data["features_train"], data["labels_train"])
         accuracy = classifier.score(data["features_test"], data["labels_test"])
         results[name] = {
             "shrinkage": round(float(classifier.shrinkage_), 4),

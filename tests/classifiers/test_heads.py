@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
@@ -213,6 +214,47 @@ def test_class_means_are_set_and_discarded() -> None:
     head.reset()
     assert not head.is_fitted
     assert list(head.state_dict()) == ["prototypes"]
+
+
+def test_a_class_without_samples_is_never_predicted() -> None:
+    head = MeanClassifier(3, 4)
+    means = torch.eye(4, 3)
+    means[2:] = torch.nan
+    head.set_means(means)
+    features = -torch.rand(20, 3)  # All cosines with the classes that have samples are negative.
+    logits = head(features)
+    assert (logits[:, 2:] == -torch.inf).all()
+    expected = cosines(features, torch.eye(2, 3)) / head.temperature
+    torch.testing.assert_close(logits[:, :2], expected)
+    assert head.predict(features).max() <= 1
+    assert logits.softmax(1)[:, 2:].count_nonzero() == 0
+    loss = nn.functional.cross_entropy(logits, torch.zeros(20, dtype=torch.long))
+    assert loss.isfinite()
+
+
+def test_the_logits_of_a_head_without_class_means_are_zero() -> None:
+    head = MeanClassifier(3, 4)
+    logits = head(torch.randn(5, 3))
+    assert logits.count_nonzero() == 0
+    assert (logits.softmax(1) == 0.25).all()
+
+
+def test_class_means_may_be_numpy_arrays() -> None:
+    means = torch.randn(4, 6, dtype=torch.float64)
+    means[1] = torch.nan
+    head, other = MeanClassifier(6, 4), MeanClassifier(6, 4)
+    head.set_means(means)
+    other.set_means(means.numpy())
+    assert torch.equal(head.prototypes, other.prototypes)
+
+
+@pytest.mark.bad_input
+def test_class_means_of_other_types_are_refused() -> None:
+    head = MeanClassifier(6, 4)
+    with pytest.raises(TypeError, match="means must be a tensor or a NumPy array, got list"):
+        head.set_means([[0.0] * 6] * 4)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="means must hold real numbers, got <U1"):
+        head.set_means(np.full((4, 6), "a"))
 
 
 def test_rejection_score_is_minus_the_largest_cosine() -> None:

@@ -257,8 +257,19 @@ def mixed(names: np.ndarray) -> np.ndarray:
         ),
         (lambda x, y: fit(x, y).predict(x * np.inf), "features must be finite, .* row 0 is not"),
         (
-            lambda x, y: fit(x, y).set_params(rule="other").predict(x),
+            lambda x, y: fit(x, y).set_params(rule="other").fit(x, y),
             "rule must be 'cosine' or 'nearest', got 'other'",
+        ),
+        (lambda x, y: from_identity(["a", "b", "c"], rule="other"), "rule must be 'cosine' or"),
+        (lambda x, y: from_identity([0, 1, np.nan]), "Input classes contains NaN"),
+        (lambda x, y: from_identity([0, 1, 1.5]), "classes must hold .* got continuous values"),
+        (
+            lambda x, y: PrototypeClassifier().partial_fit(x, np.arange(200), classes=[0.5]),
+            "classes must hold class names or whole numbers, got continuous values",
+        ),
+        (
+            lambda x, y: fit(x, np.arange(200).astype(object)).add_class("ant", x),
+            "all strings or all numbers, got 'ant' beside 0",
         ),
         (
             lambda x, y: fit(x, y).calibrate(x, y[:90]),
@@ -305,9 +316,9 @@ def fit(
     return PrototypeClassifier(**options).fit(features, names, sample_weight)
 
 
-def from_identity(names: list[str]) -> PrototypeClassifier:
+def from_identity(names: list[Any], **options: Any) -> PrototypeClassifier:
     means = class_means(torch.eye(3), torch.arange(3), num_classes=3)
-    return PrototypeClassifier.from_means(means, names)
+    return PrototypeClassifier.from_means(means, names, **options)
 
 
 @pytest.mark.parametrize("whitening", ["none", "shrunk"])

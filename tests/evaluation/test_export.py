@@ -120,6 +120,15 @@ def test_onnx_of_a_head_of_class_means(tmp_path: Path) -> None:
     export_model(objective, TRANSFORM, tmp_path / "model.onnx", **OPTIONS)
     metadata = json.loads((tmp_path / "model.onnx.json").read_text())
     assert metadata["head"] == "MeanClassifier(dim=16, num_classes=4, temperature=0.1)"
+    # Without samples of a class its logit is −∞ in both.
+    means = torch.randn(len(NAMES), 16)
+    means[2] = torch.nan
+    objective.head.set_means(means)
+    export_model(objective, TRANSFORM, tmp_path / "empty.onnx", **OPTIONS)
+    session = onnxruntime.InferenceSession(tmp_path / "empty.onnx")
+    logits, probabilities, *_ = session.run(None, {"images": np.zeros((1, 3, 8, 8), np.float32)})
+    assert np.isneginf(logits[0]).tolist() == [False, False, True, False]
+    assert probabilities[0, 2] == 0
 
 
 @pytest.mark.compiled

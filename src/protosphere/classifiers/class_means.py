@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from protosphere.classifiers.checks import nonfinite_error
+from protosphere.classifiers.checks import as_tensor, nonfinite_error
 from protosphere.geometry.checks import check_features, check_labels
 
 if TYPE_CHECKING:
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 # lose the same bits at each addition: after a thousand of them the sum would be off by 1e-5.
 _FLOAT32_ROWS = 32
 _CHUNK_ROWS = 1 << 17
+
+
+Features = Float[Tensor, "samples dim"] | np.ndarray
+Labels = Integer[Tensor, "samples"] | np.ndarray
+Weights = Float[Tensor, "samples"] | np.ndarray
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,7 @@ class ClassMeans:
         return ClassMeans(self.weights.double().to(device), self.sums.double().to(device))
 
     def add(
-        self,
-        features: Float[Tensor, "samples dim"],
-        labels: Integer[Tensor, "samples"],
-        weights: Float[Tensor, "samples"] | None = None,
+        self, features: Features, labels: Labels, weights: Weights | None = None
     ) -> "ClassMeans":
         """Return a copy updated with one more batch.
 
@@ -116,11 +119,11 @@ def empty_means(
 
 @torch.no_grad()
 def class_means(
-    features: Float[Tensor, "samples dim"],
-    labels: Integer[Tensor, "samples"],
+    features: Features,
+    labels: Labels,
     *,
     num_classes: int,
-    weights: Float[Tensor, "samples"] | None = None,
+    weights: Weights | None = None,
 ) -> ClassMeans:
     """Compute the mean of the unit features of each class.
 
@@ -129,7 +132,8 @@ def class_means(
     nothing to the sum. On the CPU no copy of float32 features is made.
 
     Args:
-        features: Features of any floating dtype, on a device that supports float64.
+        features: Features of any floating dtype, on a device that supports float64, as a tensor or
+            a NumPy array.
         labels: Class index of each sample, from 0 to ``num_classes - 1``.
         num_classes: Number of classes.
         weights: Weight of each sample, not negative; 1 if not given.
@@ -138,6 +142,7 @@ def class_means(
         Sums that can be added to those of other batches; ``.means`` are the class means.
 
     Raises:
+        TypeError: An argument is neither a tensor nor an array.
         ValueError: Shapes or dtypes do not match; for CPU tensors also if labels are out of range,
             weights are negative or features are not finite.
 
@@ -145,25 +150,45 @@ def class_means(
     >>> [round(value, 3) for value in result.means[0].tolist()]
     [0.3, 0.9]
     """
-    _check_arguments(features, labels, num_classes, weights)
+    features, labels, weights = check_samples(features, labels, num_classes, weights)
     result = empty_means(num_classes, features.shape[1], device=features.device)
     for start in range(0, len(features), _CHUNK_ROWS):
         rows = slice(start, start + _CHUNK_ROWS)
         _accumulate(
             result,
             features[rows].detach(),
-            labels[rows].long(),
+            labels[rows],
             None if weights is None else weights[rows],
             first_row=start,
         )
     return result
 
 
-def _check_arguments(
-    features: Tensor, labels: Tensor, num_classes: int, weights: Tensor | None
-) -> None:
+def check_samples(
+    features: Features, labels: Labels, num_classes: int, weights: Weights | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Check features, labels and weights, and return them as tensors, the labels as int64.
+
+    Arrays of labels and weights are moved to the device of the features.
+
+    Args:
+        features: Features.
+        labels: Class index of each sample.
+        num_classes: Number of classes.
+        weights: Weight of each sample, or None.
+
+    Raises:
+        TypeError: An argument is neither a tensor nor an array.
+        ValueError: Shapes or dtypes do not match, or on the CPU labels are out of range or weights
+            negative.
+    """
     check_features(features)
     check_labels(labels, len(features))
+    features = as_tensor("features", features)
+    # Not all functions of torch take unsigned integers of more than 8 bits.
+    labels = _on_device("labels", labels, features.device).long()
+    if weights is not None:
+        weights = _on_device("weights", weights, features.device)
     if weights is not None and weights.shape != labels.shape:
         raise ValueError(
             f"weights must hold one value per sample, shape ({len(features)},), "
@@ -177,6 +202,12 @@ def _check_arguments(
             )
     if weights is not None and weights.device.type == "cpu" and not bool((weights >= 0).all()):
         raise ValueError("weights must not be negative or NaN")
+    return features, labels, weights
+
+
+def _on_device(name: str, values: Tensor | np.ndarray, device: torch.device) -> Tensor:
+    tensor = as_tensor(name, values)
+    return tensor if isinstance(values, Tensor) else tensor.to(device)
 
 
 def _accumulate(
@@ -205,7 +236,8 @@ def _accumulate(
     order = labels.argsort(stable=True)
     counts = torch.bincount(labels, minlength=len(result.weights))
     class_starts = counts.cumsum(0) - counts
-    position_in_class = torch.arange(len(order)) - class_starts[labels[order]]
+    position_in_class = torch.arange(len(order), device=order.device)
+    position_in_class -= class_starts[labels[order]]
     run_starts = torch.nonzero(position_in_class % _FLOAT32_ROWS == 0).flatten()
     run_sums = F.embedding_bag(
         order, features, run_starts, mode="sum", per_sample_weights=scales[order].float()

@@ -8,7 +8,15 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from protosphere.classifiers.class_means import ClassMeans, class_means, empty_means
+from protosphere.classifiers.class_means import (
+    ClassMeans,
+    Features,
+    Labels,
+    Weights,
+    check_samples,
+    class_means,
+    empty_means,
+)
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -77,10 +85,7 @@ class ClassScatter:
         )
 
     def add(
-        self,
-        features: Float[Tensor, "samples dim"],
-        labels: Integer[Tensor, "samples"],
-        weights: Float[Tensor, "samples"] | None = None,
+        self, features: Features, labels: Labels, weights: Weights | None = None
     ) -> "ClassScatter":
         """Return a copy updated with one more batch.
 
@@ -154,11 +159,11 @@ def empty_scatter(
 
 @torch.no_grad()
 def class_scatter(
-    features: Float[Tensor, "samples dim"],
-    labels: Integer[Tensor, "samples"],
+    features: Features,
+    labels: Labels,
     *,
     num_classes: int,
-    weights: Float[Tensor, "samples"] | None = None,
+    weights: Weights | None = None,
 ) -> ClassScatter:
     """Compute class means and the pooled within-class scatter of unit features.
 
@@ -168,7 +173,8 @@ def class_scatter(
     are added in float64; no copy of the features is made. On other devices everything is float64.
 
     Args:
-        features: Features of any floating dtype, on a device that supports float64.
+        features: Features of any floating dtype, on a device that supports float64, as a tensor or
+            a NumPy array.
         labels: Class index of each sample, from 0 to ``num_classes - 1``.
         num_classes: Number of classes.
         weights: Weight of each sample, not negative; 1 if not given.
@@ -177,6 +183,7 @@ def class_scatter(
         Statistics that can be merged with those of other batches.
 
     Raises:
+        TypeError: An argument is neither a tensor nor an array.
         ValueError: Shapes or dtypes do not match; for CPU tensors also if labels are out of range,
             weights are negative or features are not finite.
 
@@ -185,6 +192,7 @@ def class_scatter(
     tensor([[ 0.5000, -0.5000],
             [-0.5000,  0.5000]], dtype=torch.float64)
     """
+    features, labels, weights = check_samples(features, labels, num_classes, weights)
     means = class_means(features, labels, num_classes=num_classes, weights=weights)
     on_cpu = features.device.type == "cpu"
     dtype = torch.float32 if on_cpu and features.dtype != torch.float64 else torch.float64
@@ -196,7 +204,7 @@ def class_scatter(
         samples = features[rows].detach().to(dtype)
         norms = torch.linalg.vector_norm(samples, dim=1, keepdim=True)
         scales = torch.where(norms > 0, 1 / norms, 0)
-        deviations = (-references).index_select(0, labels[rows].long()).addcmul_(samples, scales)
+        deviations = (-references).index_select(0, labels[rows]).addcmul_(samples, scales)
         if weights is not None:
             deviations.mul_(weights[rows].to(deviations).sqrt()[:, None])
         _add_products(within, deviations)

@@ -1,13 +1,12 @@
 """Named classes and the statistics of their samples: what a prototype classifier has learned."""
 
-import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from protosphere.classifiers.class_means import ClassMeans, class_means
 from protosphere.classifiers.class_scatter import ClassScatter, class_scatter
@@ -20,40 +19,49 @@ WhiteningName = Literal["none", "shrunk"]
 
 @dataclass(frozen=True, eq=False)
 class ClassTable:
-    """Sorted class names with class means, and with the within-class scatter for whitening.
+    """Sorted class names with class means, the within-class scatter for whitening, and options.
 
     Attributes:
         names: Sorted class names.
         means: Total weight and weighted sum of the unit features of each class.
-        scatter: The same means with the pooled within-class scatter, or None.
-        shrinkage: What cross-validation has chosen, or None.
+        scatter: The same means with the pooled within-class scatter; None without whitening.
+        rule: Decision rule.
+        shrinkage: Shrinkage of the within-class covariance; without effect if there is no scatter.
     """
 
     names: NDArray[Any]
     means: ClassMeans
     scatter: ClassScatter | None = None
-    shrinkage: Shrinkage | None = None
-    _forms: dict[Any, ScoreForm] = field(default_factory=dict, init=False, repr=False)
+    rule: Rule = "cosine"
+    shrinkage: Shrinkage = "auto"
 
-    def merge(self, other: "ClassTable") -> "ClassTable":
-        """Return the classes and the samples of both tables, with a scatter if the other has one.
+    def add_samples(
+        self, features: NDArray[Any], targets: NDArray[Any], weights: NDArray[Any] | None
+    ) -> "ClassTable":
+        """Return the table with more samples and their classes; the options stay.
 
-        What cross-validation has chosen for this table stays.
+        Args:
+            features: Features of shape (samples, dim).
+            targets: Class of each sample.
+            weights: Weight of each sample, or None.
 
         Raises:
-            ValueError: Only the other table has a scatter.
+            ValueError: The samples are not valid, or see :func:`join_names`.
         """
-        if other.scatter is not None and self.scatter is None:
-            raise _no_scatter_error()
-        own = self.add_names(other.names)
-        others = other.add_names(self.names)
+        whitening: WhiteningName = "none" if self.scatter is None else "shrunk"
+        others = fit_table(features, targets, weights, whitening=whitening)
+        own, others = self.add_names(others.names), others.add_names(self.names)
         if own.scatter is not None and others.scatter is not None:
-            return self._with(own.names, own.scatter.merge(others.scatter))
-        return self._with(own.names, own.means.merge(others.means))
+            return own._with(own.names, own.scatter.merge(others.scatter))
+        return own._with(own.names, own.means.merge(others.means))
 
     def add_names(self, names: NDArray[Any]) -> "ClassTable":
-        """Return the table with further classes, which have no samples."""
-        union = np.unique(np.concatenate([self.names, names]))
+        """Return the table with further classes, which have no samples.
+
+        Raises:
+            ValueError: See :func:`join_names`.
+        """
+        union = np.unique(join_names(self.names, names))
         positions = torch.from_numpy(np.searchsorted(union, self.names))
         moments = self.means if self.scatter is None else self.scatter
         return self._with(union, moments.expand(positions, num_classes=len(union)))
@@ -64,52 +72,29 @@ class ClassTable:
         moments = self.means if self.scatter is None else self.scatter
         return self._with(self.names[kept], moments.select(index))
 
-    def without_scatter(self) -> "ClassTable":
-        """Return the classes and their means alone."""
-        return ClassTable(self.names, self.means)
+    def form(self) -> ScoreForm:
+        """Return what scores are computed from; a whitening is computed once."""
+        if self.scatter is None:
+            return plain_form(self.means.means.numpy(), rule=self.rule)
+        return self._whitened_form
+
+    @cached_property
+    def _whitened_form(self) -> ScoreForm:
+        assert self.scatter is not None
+        return whitened_form(self.scatter, rule=self.rule, shrinkage=self.shrinkage)
 
     def _with(self, names: NDArray[Any], moments: ClassMeans | ClassScatter) -> "ClassTable":
-        return replace(_table(names, moments), shrinkage=self.shrinkage)
-
-    def resolve(self, shrinkage: ChosenShrinkage) -> Shrinkage:
-        """Return the shrinkage in use: for ``"cv"`` what cross-validation has chosen.
-
-        Raises:
-            ValueError: The table was made without cross-validation.
-        """
-        if shrinkage != "cv":
-            return shrinkage
-        if self.shrinkage is None:
-            raise ValueError(
-                "shrinkage='cv' must be set before fit, which chooses the value from all samples"
-            )
-        return self.shrinkage
-
-    def form(
-        self, whitening: WhiteningName, *, rule: Rule, shrinkage: ChosenShrinkage
-    ) -> ScoreForm:
-        """Return what scores are computed from; a whitening is computed once.
-
-        Raises:
-            ValueError: There is no scatter to whiten with, or no shrinkage was chosen.
-        """
-        if whitening == "none":
-            return plain_form(self.means.means.numpy(), rule=rule)
-        if self.scatter is None:
-            raise _no_scatter_error()
-        key = rule, self.resolve(shrinkage)
-        if key not in self._forms:
-            self._forms[key] = whitened_form(self.scatter, rule=rule, shrinkage=key[1])
-        return self._forms[key]
+        return _table(names, moments, rule=self.rule, shrinkage=self.shrinkage)
 
 
 def fit_table(
     features: NDArray[Any],
     targets: NDArray[Any],
     weights: NDArray[Any] | None,
-    whitening: WhiteningName,
     *,
-    cross_validate: Rule | None = None,
+    whitening: WhiteningName,
+    rule: Rule = "cosine",
+    shrinkage: ChosenShrinkage = "auto",
 ) -> ClassTable:
     """Compute the table of samples.
 
@@ -118,29 +103,51 @@ def fit_table(
         targets: Class of each sample.
         weights: Weight of each sample, or None.
         whitening: Whether to compute the scatter.
-        cross_validate: Decision rule to choose a shrinkage for, of samples with a scatter; or
-            None to choose none.
+        rule: Decision rule.
+        shrinkage: Shrinkage of the within-class covariance, or ``"cv"`` to choose it for the rule.
     """
     names, labels = np.unique(targets, return_inverse=True)
     compute = class_scatter if whitening == "shrunk" else class_means
-    samples = _as_tensor(features), _as_tensor(labels)
-    options: dict[str, Any] = {
-        "num_classes": len(names),
-        "weights": None if weights is None else _as_tensor(weights),
-    }
-    table = _table(names, compute(*samples, **options))  # Also checks the values.
-    if cross_validate is None:
-        return table
-    shrinkage = cross_validated_shrinkage(*samples, **options, rule=cross_validate)
-    return replace(table, shrinkage=shrinkage)
+    samples: dict[str, Any] = {"num_classes": len(names), "weights": weights}
+    moments = compute(features, labels, **samples)  # Also checks the values.
+    if shrinkage == "cv":
+        shrinkage = cross_validated_shrinkage(features, labels, **samples, rule=rule)
+    return _table(names, moments, rule=rule, shrinkage=shrinkage)
 
 
-def name_classes(moments: ClassMeans | ClassScatter, classes: ArrayLike) -> ClassTable:
+def join_names(names: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
+    """Return the class names of two arrays in one, whose dtype can hold both.
+
+    Raises:
+        ValueError: NumPy's common dtype is a floating one that rounds a whole number.
+    """
+    joined = np.concatenate([names, others])
+    if joined.dtype.kind != "f":
+        return joined
+    for array in (names, others):
+        for name in array.tolist() if array.dtype.kind in "iu" else ():
+            if float(name) != name:
+                raise ValueError(
+                    f"class names must be exact in {joined.dtype}, the common type of "
+                    f"{names.dtype} and {others.dtype}, got {name}"
+                )
+    return joined
+
+
+def name_classes(
+    moments: ClassMeans | ClassScatter,
+    classes: ArrayLike,
+    *,
+    rule: Rule,
+    shrinkage: Shrinkage = "auto",
+) -> ClassTable:
     """Return a table of statistics from any device, whose classes get sorted.
 
     Args:
         moments: Class means, or class means and scatter.
         classes: Name of each class.
+        rule: Decision rule.
+        shrinkage: Shrinkage of the within-class covariance; without effect if there is no scatter.
 
     Raises:
         ValueError: The number of names does not match, or two names are equal.
@@ -158,25 +165,13 @@ def name_classes(moments: ClassMeans | ClassScatter, classes: ArrayLike) -> Clas
     duplicates = names[1:] == names[:-1]
     if bool(duplicates.any()):
         raise ValueError(f"classes must be unique, got {names[1:][duplicates][0]!s} twice")
-    return _table(names, moments.select(torch.from_numpy(order)))
+    moments = moments.select(torch.from_numpy(order))
+    return _table(names, moments, rule=rule, shrinkage=shrinkage)
 
 
-def _no_scatter_error() -> ValueError:
-    return ValueError(
-        "whitening='shrunk' must be set before fitting, but this classifier was fitted with "
-        "whitening='none'"
-    )
-
-
-def _table(names: NDArray[Any], moments: ClassMeans | ClassScatter) -> ClassTable:
-    if isinstance(moments, ClassScatter):
-        return ClassTable(names, moments.means, moments)
-    return ClassTable(names, moments)
-
-
-def _as_tensor(array: NDArray[Any]) -> Tensor:
-    """Return a tensor that shares the memory of an array where torch can."""
-    if min(array.strides, default=0) < 0:  # torch has no negative strides.
-        array = array.copy()
-    with warnings.catch_warnings(action="ignore", category=UserWarning):
-        return torch.from_numpy(array)  # Warns about read-only memory, which is never written.
+def _table(
+    names: NDArray[Any], moments: ClassMeans | ClassScatter, *, rule: Rule, shrinkage: Shrinkage
+) -> ClassTable:
+    scatter = moments if isinstance(moments, ClassScatter) else None
+    means = moments.means if isinstance(moments, ClassScatter) else moments
+    return ClassTable(names, means, scatter, rule, shrinkage)

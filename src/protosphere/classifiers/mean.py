@@ -1,10 +1,11 @@
 """The class-mean classifier: prototypes computed from features, for contrastive losses."""
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from protosphere.classifiers.checks import check_head_size, check_temperature
+from protosphere.classifiers.checks import as_tensor, check_head_size, check_temperature
 from protosphere.classifiers.scores import cosine_logits
 
 
@@ -12,8 +13,11 @@ class MeanClassifier(nn.Module):
     """Logits cos(z, μ_c)/τ with class means μ_c that are set, not trained.
 
     Supervised contrastive training has no head. This one turns its features into a classifier with
-    one pass over the training set: see :func:`protosphere.classifiers.class_means`. Until
-    :meth:`set_means` is called, all prototypes and all logits are zero.
+    one pass over the training set: see :func:`protosphere.classifiers.class_means`.
+
+    The logit of a class without samples is −∞, so it is never predicted. Until :meth:`set_means` is
+    called, all prototypes and all logits are zero: all classes have the same probability, and
+    predictions mean nothing.
 
     Args:
         dim: Dimension of the features.
@@ -42,16 +46,18 @@ class MeanClassifier(nn.Module):
         """Whether class means have been set."""
         return bool(self.prototypes.any())
 
-    def set_means(self, means: Float[Tensor, "classes dim"]) -> None:
+    def set_means(self, means: Float[Tensor, "classes dim"] | np.ndarray) -> None:
         """Use class means as prototypes.
 
         Args:
-            means: Mean of each class; a row of NaN for a class without samples. The prototype of
-                such a class is zero, so its logits are zero.
+            means: Mean of each class, a tensor or a NumPy array; a row of NaN for a class without
+                samples. The prototype of such a class is zero, which marks it.
 
         Raises:
+            TypeError: The means are neither a tensor nor an array.
             ValueError: The means do not have the shape of the prototypes.
         """
+        means = as_tensor("means", means)
         if means.shape != self.prototypes.shape:
             raise ValueError(
                 f"means must have shape {tuple(self.prototypes.shape)}, got {tuple(means.shape)}"
@@ -63,8 +69,11 @@ class MeanClassifier(nn.Module):
         self.prototypes.zero_()
 
     def forward(self, features: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch classes"]:
-        """Return the logits cos(z, μ_c)/τ in float32 or wider."""
-        return cosine_logits(features, self.prototypes, temperature=self.temperature)
+        """Return the logits cos(z, μ_c)/τ in float32 or wider; −∞ for a class without samples."""
+        logits = cosine_logits(features, self.prototypes, temperature=self.temperature)
+        present = self.prototypes.any(1)
+        # Without class means all logits stay zero, because the softmax of −∞ alone is NaN.
+        return logits.masked_fill(present.any() & ~present, -torch.inf)
 
     def predict(self, features: Float[Tensor, "*batch dim"]) -> Int[Tensor, "*batch"]:
         """Return the class whose mean has the largest cosine with each feature."""

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -75,7 +76,7 @@ class FittedHead(Head, Protocol):
         """Whether the head has prototypes."""
         ...
 
-    def set_means(self, means: Float[Tensor, "classes dim"]) -> None:
+    def set_means(self, means: Float[Tensor, "classes dim"] | np.ndarray) -> None:
         """Use class means as prototypes.
 
         Args:

@@ -5,14 +5,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protosphere.classifiers.class_means import ClassMeans
 from protosphere.classifiers.class_scatter import ClassScatter
 from protosphere.classifiers.class_table import ClassTable, name_classes
-from protosphere.classifiers.whitening import Shrinkage
 
 # Without whitening files have the first format, which earlier versions can read.
 _PLAIN_FORMAT = "protosphere prototypes 1"
@@ -25,16 +24,14 @@ class PrototypeFile:
     """The content of a saved classifier.
 
     Attributes:
-        rule: Decision rule, ``"cosine"`` or ``"nearest"``.
         temperature: Temperature of the probabilities.
-        table: Classes and statistics; with a scatter the classifier whitens.
-        shrinkage: Shrinkage of the within-class covariance; without effect if there is no scatter.
+        table: Classes, statistics and options; with a scatter the classifier whitens.
+        feature_names: Name of each feature, or None if they have no names.
     """
 
-    rule: str
     temperature: float
     table: ClassTable
-    shrinkage: Shrinkage = "auto"
+    feature_names: NDArray[np.object_] | None = None
 
     def to_bytes(self) -> bytes:
         """Return the content of the file.
@@ -44,7 +41,11 @@ class PrototypeFile:
         """
         from safetensors.numpy import save  # noqa: PLC0415
 
-        names = self.table.names.tolist()
+        # An array of objects may hold NumPy's numbers.
+        names = [
+            name.item() if isinstance(name, np.generic) else name
+            for name in self.table.names.tolist()
+        ]
         for name in names:
             if not isinstance(name, str | int | float):
                 raise ValueError(
@@ -52,17 +53,21 @@ class PrototypeFile:
                 )
         metadata = {
             "format": _PLAIN_FORMAT,
-            "rule": self.rule,
+            "rule": self.table.rule,
             "temperature": repr(float(self.temperature)),
             "classes": json.dumps(names),
             "dtype": self.table.names.dtype.str,
         }
+        if self.feature_names is not None:
+            metadata["feature_names"] = json.dumps(self.feature_names.tolist())
         means, scatter = self.table.means, self.table.scatter
         arrays = {"sums": means.sums.numpy(), "weights": means.weights.numpy()}
         if scatter is not None:
             arrays["within"] = scatter.within.numpy()
             metadata["format"] = _WHITENED_FORMAT
-            metadata["shrinkage"] = json.dumps(self.shrinkage)
+            shrinkage = self.table.shrinkage
+            number = shrinkage if isinstance(shrinkage, str) else float(shrinkage)
+            metadata["shrinkage"] = json.dumps(number)
             metadata["dropped_degrees"] = repr(scatter.dropped_degrees)
         metadata[_CHECKSUM] = _compute_checksum(metadata, arrays)
         return save(arrays, metadata=metadata)
@@ -104,12 +109,16 @@ def _parse(path: Path | str) -> PrototypeFile:
     means = ClassMeans(tensors["weights"], tensors["sums"])
     if means.sums.ndim != 2 or means.weights.shape != means.sums.shape[:1]:
         raise ValueError("the arrays have inconsistent shapes")
-    options: dict[str, Any] = {
-        "rule": metadata["rule"],
-        "temperature": float(metadata["temperature"]),
-    }
+    # Files of version 0.2 and earlier have no names of features.
+    feature_names = None
+    if "feature_names" in metadata:
+        feature_names = np.array(json.loads(metadata["feature_names"]), dtype=object)
+        if feature_names.shape != means.sums.shape[1:]:
+            raise ValueError("the names of the features do not match")
+    temperature, options = float(metadata["temperature"]), {"rule": metadata["rule"]}
     if metadata["format"] == _PLAIN_FORMAT:
-        return PrototypeFile(table=name_classes(means, classes), **options)
+        table = name_classes(means, classes, **options)
+        return PrototypeFile(temperature, table, feature_names)
     if metadata["format"] != _WHITENED_FORMAT:
         raise ValueError(f"unknown format {metadata['format']!r}")
     within = tensors["within"]
@@ -117,7 +126,8 @@ def _parse(path: Path | str) -> PrototypeFile:
         raise ValueError("the arrays have inconsistent shapes")
     scatter = ClassScatter(means, within, float(metadata["dropped_degrees"]))
     shrinkage = json.loads(metadata["shrinkage"])
-    return PrototypeFile(table=name_classes(scatter, classes), shrinkage=shrinkage, **options)
+    table = name_classes(scatter, classes, shrinkage=shrinkage, **options)
+    return PrototypeFile(temperature, table, feature_names)
 
 
 def _compute_checksum(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> str:

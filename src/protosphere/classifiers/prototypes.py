@@ -14,18 +14,22 @@ from protosphere.classifiers.class_table import ClassTable, WhiteningName, fit_t
 from protosphere.classifiers.prototype_files import PrototypeFile, read_prototypes
 from protosphere.classifiers.score_forms import ScoreForm
 from protosphere.classifiers.shrinkage import ChosenShrinkage
-from protosphere.classifiers.temperatures import likeliest_temperature
+from protosphere.classifiers.temperatures import likeliest_temperature, log_softmax, softmax
 from protosphere.classifiers.validation import (
     BaseEstimator,
     ClassifierMixin,
+    available_if,
+    can_add_samples,
     check_is_fitted,
-    check_new_class,
-    check_options,
-    check_same_kind,
+    check_names,
     class_indices,
+    fitted_table,
+    label_new_class,
     other_classes,
+    validate_classes,
     validate_features,
     validate_labels,
+    validate_options,
     validate_samples,
 )
 from protosphere.classifiers.whitening import Rule, Shrinkage
@@ -45,6 +49,10 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     toward a multiple of the identity, (1 − a) S + a tr(S)/d I. On features that were not trained
     for class means this is worth several points of accuracy. The scatter comes from the same pass
     and adds up in the same way; a sample weight counts as that many samples.
+
+    Arguments that :meth:`set_params` changes take effect at the next :meth:`fit`. Until then all
+    methods, :meth:`partial_fit` and :meth:`add_class` among them, keep those of the last fit, and
+    the temperature of :meth:`calibrate`.
 
     Args:
         rule: Decision rule: ``"cosine"`` or ``"nearest"`` (nearest class mean).
@@ -105,14 +113,13 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             ValueError: The arrays do not match or are not valid.
         """
-        self._check_arguments()
-        features, targets, weights = validate_samples(self, X, y, sample_weight, reset=True)
-        rule = self.rule if (self.whitening, self.shrinkage) == ("shrunk", "cv") else None
-        table = fit_table(features, targets, weights, self.whitening, cross_validate=rule)
+        options = validate_options(self)
+        table = fit_table(*validate_samples(self, X, y, sample_weight, reset=True), **options)
         self._table = table.select(table.means.weights.numpy() > 0)
-        self.temperature_ = self.temperature
+        self.temperature_ = float(self.temperature)
         return self
 
+    @available_if(can_add_samples)  # type: ignore[untyped-decorator]
     def partial_fit(
         self,
         X: ArrayLike,
@@ -121,6 +128,9 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sample_weight: ArrayLike | None = None,
     ) -> "PrototypeClassifier":
         """Add samples; the result equals :meth:`fit` on all samples, for any batches and order.
+
+        With ``shrinkage="cv"`` this method exists only after :meth:`fit`, which chooses the
+        shrinkage from all samples.
 
         Args:
             X: Features of shape (samples, dim).
@@ -132,25 +142,17 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The classifier itself.
 
         Raises:
-            ValueError: The arrays do not match or are not valid, strings and numbers are mixed as
-                class names, or ``shrinkage="cv"`` comes before :meth:`fit`.
+            ValueError: The arrays do not match or are not valid, or class names differ in type.
         """
-        first = not hasattr(self, "classes_")
-        self._check_arguments()
-        chosen = None if first else self._table.shrinkage
-        if (self.whitening, self.shrinkage, chosen) == ("shrunk", "cv", None):
-            raise ValueError("shrinkage='cv' needs all samples at once: call fit first")
-        features, targets, weights = validate_samples(self, X, y, sample_weight, reset=first)
-        requested = targets[:0] if classes is None else np.asarray(classes)
-        known = targets[:0] if first else self.classes_
-        check_same_kind(targets, known)
-        check_same_kind(requested, targets if first else known)
-        table = fit_table(features, targets, weights, self.whitening)
-        if not first:
-            table = self._table.merge(table)
+        first = not self.__sklearn_is_fitted__()
+        options = validate_options(self) if first else {}
+        samples = validate_samples(self, X, y, sample_weight, reset=first)
+        known = samples[1][:0] if first else self.classes_
+        requested = validate_classes(classes, samples[1], known)
+        table = fit_table(*samples, **options) if first else self._table.add_samples(*samples)
         self._table = table.add_names(requested)
         if first:
-            self.temperature_ = self.temperature
+            self.temperature_ = float(self.temperature)
         return self
 
     def add_class(self, name: Hashable, X: ArrayLike) -> "PrototypeClassifier":
@@ -170,9 +172,8 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ValueError: The class exists already.
         """
         check_is_fitted(self)
-        check_new_class(name, self.classes_)
-        features = np.asarray(X)
-        return self.partial_fit(features, np.array([name] * len(features)))
+        self.partial_fit(X, label_new_class(name, X, self.classes_))
+        return self
 
     def remove_class(self, name: Hashable) -> "PrototypeClassifier":
         """Remove a class; the means of the other classes do not change.
@@ -196,31 +197,27 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def classes_(self) -> NDArray[Any]:
         """Sorted class names."""
-        return self._table.names
+        return fitted_table(self, "classes_").names
 
     @property
     def weights_(self) -> NDArray[np.float64]:
         """Total sample weight of each class; the number of samples if no weights were given."""
-        weights: NDArray[np.float64] = self._table.means.weights.numpy()
-        return weights
+        return np.asarray(fitted_table(self, "weights_").means.weights)
 
     @property
     def sums_(self) -> NDArray[np.float64]:
         """Weighted sum of the unit features of each class, in float64."""
-        sums: NDArray[np.float64] = self._table.means.sums.numpy()
-        return sums
+        return np.asarray(fitted_table(self, "sums_").means.sums)
 
     @property
     def prototypes_(self) -> NDArray[np.float64]:
         """The class means, of shape (classes, dim); NaN for a class without samples."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means: NDArray[np.float64] = self.sums_ / self.weights_[:, None]
-        return means
+        return np.asarray(fitted_table(self, "prototypes_").means.means)
 
     @property
     def shrinkage_(self) -> float | None:
         """The shrinkage in use; None without whitening."""
-        whitening = self.score_form().whitening
+        whitening = fitted_table(self, "shrinkage_").form().whitening
         return None if whitening is None else whitening.shrinkage
 
     def scores(self, X: ArrayLike) -> NDArray[Any]:
@@ -255,9 +252,8 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Args:
             X: Features of shape (samples, dim).
         """
-        indices = self.scores(X).argmax(1)
-        predictions: NDArray[Any] = self.classes_[indices]
-        return predictions
+        indices, _ = self.score_form().best(validate_features(self, X))
+        return np.asarray(self.classes_[indices])
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Return class probabilities: the softmax of the scores divided by the temperature.
@@ -268,11 +264,15 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Returns:
             Probabilities of shape (samples, classes), in the order of ``classes_``.
         """
-        probabilities = self.scores(X) / self.temperature_
-        probabilities -= probabilities.max(1, keepdims=True)
-        np.exp(probabilities, out=probabilities)
-        probabilities /= probabilities.sum(1, keepdims=True)
-        return probabilities
+        return softmax(self.scores(X), self.temperature_)
+
+    def predict_log_proba(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the logarithms of :meth:`predict_proba`, also where those are rounded to zero.
+
+        Args:
+            X: Features of shape (samples, dim).
+        """
+        return log_softmax(self.scores(X), self.temperature_)
 
     def rejection_score(self, X: ArrayLike) -> NDArray[Any]:
         """Return minus the highest score of each sample; larger for samples far from all classes.
@@ -283,8 +283,8 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Args:
             X: Features of shape (samples, dim).
         """
-        rejection_scores: NDArray[Any] = -self.scores(X).max(1)
-        return rejection_scores
+        _, highest = self.score_form().best(validate_features(self, X))
+        return -highest
 
     def calibrate(self, X: ArrayLike, y: ArrayLike) -> "PrototypeClassifier":
         """Choose the temperature that minimizes the mean of −log p of the true classes.
@@ -308,7 +308,7 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def to_linear(self) -> nn.Linear:
-        """Return a linear layer with the predictions of the classifier for unit features.
+        """Return a float32 linear layer with the predictions of the classifier for unit features.
 
         Without whitening its outputs on unit features are the scores over the temperature, and
         under the rule ``"cosine"`` the predictions are right for features of any norm. With
@@ -319,7 +319,7 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.score_form().linear(self.temperature_)
 
     def to_module(self) -> nn.Module:
-        """Return a module from features of any norm to the scores over the temperature."""
+        """Return a float32 module from features of any norm to the scores over the temperature."""
         return self.score_form().module(self.temperature_)
 
     def save(self, path: Path | str) -> None:
@@ -336,9 +336,8 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def to_bytes(self) -> bytes:
         """Return the classifier in the format of :meth:`save`."""
         check_is_fitted(self)
-        table = self._table if self.whitening == "shrunk" else self._table.without_scatter()
-        shrinkage = table.resolve(self.shrinkage)
-        return PrototypeFile(self.rule, self.temperature_, table, shrinkage).to_bytes()
+        names = getattr(self, "feature_names_in_", None)
+        return PrototypeFile(self.temperature_, self._table, names).to_bytes()
 
     @classmethod
     def load(cls, path: Path | str) -> "PrototypeClassifier":
@@ -351,8 +350,10 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ValueError: The file does not exist, is damaged or is not a saved classifier.
         """
         content = read_prototypes(path)
-        options: dict[str, Any] = {"rule": content.rule, "shrinkage": content.shrinkage}
-        return cls._from_table(content.table, temperature=content.temperature, **options)
+        classifier = cls._from_table(content.table, content.temperature)
+        if content.feature_names is not None:
+            classifier.feature_names_in_ = content.feature_names
+        return classifier
 
     @classmethod
     def from_means(
@@ -375,16 +376,19 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             shrinkage: Shrinkage of the within-class covariance, if there is one.
 
         Raises:
-            ValueError: The number of names does not match, or two names are equal.
+            ValueError: The number of names does not match, or names or options are not valid.
         """
-        table = name_classes(means, classes)
-        return cls._from_table(table, rule=rule, temperature=temperature, shrinkage=shrinkage)
+        check_names(np.asarray(classes), argument="classes")
+        table = name_classes(means, classes, rule=rule, shrinkage=shrinkage)
+        return cls._from_table(table, temperature)
 
     @classmethod
-    def _from_table(cls, table: ClassTable, **options: Any) -> "PrototypeClassifier":
-        classifier = cls(whitening="none" if table.scatter is None else "shrunk", **options)
+    def _from_table(cls, table: ClassTable, temperature: float) -> "PrototypeClassifier":
+        classifier = cls(rule=table.rule, temperature=temperature, shrinkage=table.shrinkage)
+        classifier.whitening = "none" if table.scatter is None else "shrunk"
+        validate_options(classifier)
         classifier._table, classifier.n_features_in_ = table, table.means.sums.shape[1]
-        classifier.temperature_ = classifier.temperature
+        classifier.temperature_ = float(temperature)
         return classifier
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -393,8 +397,4 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def score_form(self) -> ScoreForm:
         """Return the arrays that scores are computed from."""
         check_is_fitted(self)
-        self._check_arguments()
-        return self._table.form(self.whitening, rule=self.rule, shrinkage=self.shrinkage)
-
-    def _check_arguments(self) -> None:
-        check_options(self.rule, self.whitening, self.shrinkage, self.temperature)
+        return self._table.form()

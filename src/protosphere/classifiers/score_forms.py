@@ -13,7 +13,10 @@ from protosphere.classifiers.checks import nonfinite_error
 from protosphere.classifiers.class_scatter import ClassScatter
 from protosphere.classifiers.whitening import Rule, Shrinkage, WhitenedClassMeans
 
+# Rows that are scored at a time, fewer if the scores of so many classes would take much memory.
 _CHUNK_ROWS = 1 << 16
+_MIN_CHUNK_ROWS = 1 << 8
+_CHUNK_SCORES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -57,26 +60,53 @@ class ScoreForm:
         Raises:
             ValueError: A feature is not finite.
         """
+        result = np.empty((len(features), len(self.bias)), features.dtype)
+        for rows, scores in self._chunks(features):
+            result[rows] = scores
+        return result
+
+    def best(self, features: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[Any]]:
+        """Return the index of the highest score of each sample, and that score.
+
+        They are the largest numbers of :meth:`scores`, of which only a chunk is held in memory.
+
+        Raises:
+            ValueError: A feature is not finite.
+        """
+        indices = np.empty(len(features), np.intp)
+        highest = np.empty(len(features), features.dtype)
+        for rows, scores in self._chunks(features):
+            indices[rows] = scores.argmax(1)
+            highest[rows] = scores[np.arange(len(scores)), indices[rows]]
+        return indices, highest
+
+    def _chunks(self, features: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Yield the scores of a chunk of rows after the other."""
         weight, bias = self.weight.astype(features.dtype), self.bias.astype(features.dtype)
-        result = np.empty((len(features), len(bias)), features.dtype)
-        for rows, norms in _chunks(features):
+        chunk_rows = min(_CHUNK_ROWS, max(_MIN_CHUNK_ROWS, _CHUNK_SCORES // len(bias)))
+        for rows, norms in _finite_norms(features, chunk_rows):
             if self.whitening is None:
-                result[rows] = features[rows] @ weight.T / norms + bias
+                scores = features[rows] @ weight.T
+                scores /= norms
+                scores += bias
+                yield rows, scores
                 continue
             unit = features[rows] / norms
             unit -= self.whitening.center.astype(unit.dtype)
             whitened = unit @ self.whitening.matrix.astype(unit.dtype).T
+            scores = whitened @ weight.T
             if self.rule == "cosine":
                 lengths = np.linalg.norm(whitened, axis=1, keepdims=True)
                 lengths[lengths == 0] = 1
-                result[rows] = whitened @ weight.T / lengths + bias
+                scores /= lengths
+                scores += bias
             else:
-                squares = (whitened**2).sum(1, keepdims=True)
-                result[rows] = whitened @ weight.T + bias - squares
-        return result
+                scores += bias
+                scores -= (whitened**2).sum(1, keepdims=True)
+            yield rows, scores
 
     def linear(self, temperature: float) -> nn.Linear:
-        """Return a layer that gives the predictions for unit features, divided by a temperature.
+        """Return a float32 layer with the predictions for unit features, divided by a temperature.
 
         Its outputs are the scores over the temperature; with whitening those times ‖z‖ under the
         rule ``"cosine"`` and plus ‖z‖² over the temperature under ``"nearest"``.
@@ -88,7 +118,7 @@ class ScoreForm:
         return _layer(weight / temperature, bias / temperature)
 
     def module(self, temperature: float) -> nn.Module:
-        """Return a module from features of any norm to the scores over a temperature."""
+        """Return a float32 module from features of any norm to the scores over a temperature."""
         if self.whitening is None:
             return nn.Sequential(_Normalize(), self.linear(temperature))
         whiten = nn.Sequential(_Normalize(), _Whiten(self.whitening))
@@ -138,10 +168,10 @@ def _weight_and_bias(
     return 2 * means, bias - (means**2).sum(1)
 
 
-def _chunks(features: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
+def _finite_norms(features: NDArray[Any], chunk_rows: int) -> Iterator[tuple[slice, NDArray[Any]]]:
     """Yield chunks of rows and the norms to divide them by, after a check that they are finite."""
-    for start in range(0, len(features), _CHUNK_ROWS):
-        rows = slice(start, start + _CHUNK_ROWS)
+    for start in range(0, len(features), chunk_rows):
+        rows = slice(start, start + chunk_rows)
         norms = np.linalg.norm(features[rows], axis=1, keepdims=True)
         finite = np.isfinite(norms)
         if not bool(finite.all()):
@@ -151,7 +181,8 @@ def _chunks(features: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
 
 
 def _layer(weight: NDArray[np.float64], bias: NDArray[np.float64]) -> nn.Linear:
-    layer = nn.Linear(weight.shape[1], weight.shape[0])
+    # Neither in torch's default dtype nor on its default device, which may be others.
+    layer = nn.Linear(weight.shape[1], weight.shape[0], device="cpu", dtype=torch.float32)
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(weight))
         layer.bias.copy_(torch.from_numpy(bias))

@@ -7,7 +7,13 @@ import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
-from protosphere.classifiers.class_means import class_means
+from protosphere.classifiers.class_means import (
+    Features,
+    Labels,
+    Weights,
+    check_samples,
+    class_means,
+)
 from protosphere.classifiers.class_scatter import ClassScatter, empty_scatter
 from protosphere.classifiers.whitening import (
     Rule,
@@ -34,11 +40,11 @@ _CHUNK_ROWS = 1 << 14
 
 @torch.no_grad()
 def cross_validated_shrinkage(
-    features: Float[Tensor, "samples dim"],
-    labels: Integer[Tensor, "samples"],
+    features: Features,
+    labels: Labels,
     *,
     num_classes: int,
-    weights: Float[Tensor, "samples"] | None = None,
+    weights: Weights | None = None,
     rule: Rule = "cosine",
 ) -> Shrinkage:
     """Choose the shrinkage of whitened class means by five-fold cross-validation.
@@ -55,7 +61,8 @@ def cross_validated_shrinkage(
     The assignment to folds depends on the order of the samples.
 
     Args:
-        features: Features of any floating dtype, on a device that supports float64.
+        features: Features of any floating dtype, on a device that supports float64, as a tensor or
+            a NumPy array.
         labels: Class index of each sample, from 0 to ``num_classes - 1``.
         num_classes: Number of classes.
         weights: Weight of each sample, not negative; 1 if not given. Samples of weight 0 have no
@@ -66,6 +73,7 @@ def cross_validated_shrinkage(
         The shrinkage, or ``"auto"``.
 
     Raises:
+        TypeError: An argument is neither a tensor nor an array.
         ValueError: The arguments do not match.
 
     >>> features = torch.randn(300, 8, generator=torch.Generator().manual_seed(0))
@@ -74,6 +82,7 @@ def cross_validated_shrinkage(
     'auto'
     """
     check_rule(rule)
+    features, labels, weights = check_samples(features, labels, num_classes, weights)
     class_means(features, labels, num_classes=num_classes, weights=weights)  # Checks the values.
     max_held_out = min(MAX_HELD_OUT, max(_MAX_SCORES // num_classes, 1))
     counted = torch.ones_like(labels, dtype=torch.bool) if weights is None else weights > 0
@@ -95,7 +104,7 @@ def cross_validated_shrinkage(
         rest = reduce(ClassScatter.merge, parts[: fold + 1] + parts[fold + 2 :])
         if not len(rows) or rest.degrees <= 0 or is_without_scatter(rest):
             continue
-        hits = _correct(rest, features[rows], labels[rows].long(), rule).double()
+        hits = _correct(rest, features[rows], labels[rows], rule).double()
         differences = hits[1:] - hits[0]
         if weights is not None:
             differences *= weights[rows].double()
@@ -120,12 +129,14 @@ def stratified_folds(
         Indices from 0 to 4; -1 for samples beyond ``max_held_out``, a similar fraction of each
         class.
     """
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    # The device is given everywhere: torch's default device may be another one.
+    generator = torch.Generator("cpu").manual_seed(seed)
+    order = torch.randperm(len(labels), generator=generator, device="cpu")
     order = order[labels[order].argsort(stable=True)]
     num_held_out = min(len(labels), NUM_FOLDS * max_held_out)
-    held_out = order[torch.arange(num_held_out) * len(labels) // max(num_held_out, 1)]
-    folds = torch.full((len(labels),), -1)
-    folds[held_out] = torch.arange(num_held_out) % NUM_FOLDS
+    positions = torch.arange(num_held_out, device="cpu")
+    folds = torch.full((len(labels),), -1, device="cpu")
+    folds[order[positions * len(labels) // max(num_held_out, 1)]] = positions % NUM_FOLDS
     return folds
 
 

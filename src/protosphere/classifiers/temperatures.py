@@ -1,10 +1,37 @@
-"""The temperature at which scores fit the true classes best."""
+"""Probabilities of scores at a temperature, and the temperature that fits the true classes best."""
 
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+
+def softmax(scores: NDArray[Any], temperature: float) -> NDArray[Any]:
+    """Return the softmax of s/τ of each row, without overflow for any temperature.
+
+    Args:
+        scores: Scores s of shape (samples, classes); −∞ where a class cannot be predicted.
+        temperature: Temperature τ.
+    """
+    result = scores / temperature
+    result -= result.max(1, keepdims=True)
+    np.exp(result, out=result)
+    result /= result.sum(1, keepdims=True)
+    return result
+
+
+def log_softmax(scores: NDArray[Any], temperature: float) -> NDArray[Any]:
+    """Return the logarithm of :func:`softmax`, also where that is rounded to zero.
+
+    Args:
+        scores: Scores s of shape (samples, classes); −∞ where a class cannot be predicted.
+        temperature: Temperature τ.
+    """
+    result = scores / temperature
+    result -= result.max(1, keepdims=True)
+    result -= np.log(np.exp(result).sum(1, keepdims=True))
+    return result
 
 
 def likeliest_temperature(scores: NDArray[Any], labels: NDArray[np.int64]) -> float:

@@ -8,13 +8,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from protosphere.classifiers.checks import check_temperature
-from protosphere.classifiers.shrinkage import ChosenShrinkage
+from protosphere.classifiers.class_table import ClassTable, join_names
 from protosphere.classifiers.whitening import check_rule, check_shrinkage
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils.metaestimators import available_if
     from sklearn.utils.validation import (
         _check_sample_weight,
+        _num_samples,
         assert_all_finite,
         check_is_fitted,
         column_or_1d,
@@ -28,14 +30,18 @@ except ImportError as error:  # pragma: no cover
 __all__ = [
     "BaseEstimator",
     "ClassifierMixin",
+    "available_if",
+    "can_add_samples",
     "check_is_fitted",
-    "check_new_class",
-    "check_options",
-    "check_same_kind",
+    "check_names",
     "class_indices",
+    "fitted_table",
+    "label_new_class",
     "other_classes",
+    "validate_classes",
     "validate_features",
     "validate_labels",
+    "validate_options",
     "validate_samples",
 ]
 
@@ -80,19 +86,35 @@ def validate_labels(labels: ArrayLike, *, num_samples: int) -> NDArray[Any]:
         ) from None
     if len(result) != num_samples:
         raise ValueError(f"y must have one label per sample, {num_samples}; got {len(result)}")
-    kind = result.dtype.kind
+    check_names(result, argument="y")
+    return result
+
+
+def check_names(names: NDArray[Any], *, argument: str) -> None:
+    """Raise ValueError unless the names of classes are strings or whole numbers.
+
+    Args:
+        names: Class names, or the class of each sample.
+        argument: Name of the argument in error messages.
+    """
+    kind = names.dtype.kind
     if kind == "f":
-        assert_all_finite(result, input_name="y")
-        if bool((result != np.floor(result)).any()):
-            raise ValueError("y must hold class names or whole numbers, got continuous values")
+        assert_all_finite(names, input_name=argument)
+        if bool((names != np.floor(names)).any()):
+            raise ValueError(
+                f"{argument} must hold class names or whole numbers, got continuous values"
+            )
     elif kind == "O":
-        values = result.tolist()
+        values = names.tolist()
         if not any(all(isinstance(value, kind) for value in values) for kind in (str, Real)):
             kinds = ", ".join(sorted({type(value).__name__ for value in values}))
-            raise ValueError(f"y must hold only strings or only whole numbers, got {kinds}")
+            raise ValueError(
+                f"{argument} must hold only strings or only whole numbers, got {kinds}"
+            )
+        numbers = [float(value) for value in values if not isinstance(value, str | int)]
+        check_names(np.array(numbers, float), argument=argument)
     elif kind not in "iubUT":
-        raise ValueError(f"y must hold class names or whole numbers, got {result.dtype}")
-    return result
+        raise ValueError(f"{argument} must hold class names or whole numbers, got {names.dtype}")
 
 
 def validate_samples(
@@ -124,17 +146,52 @@ def validate_samples(
     return rows, targets, _validate_sample_weight(sample_weight, rows)
 
 
-def check_options(
-    rule: str, whitening: str, shrinkage: ChosenShrinkage, temperature: float
-) -> None:
-    """Raise ValueError unless these are valid options of a prototype classifier."""
-    check_rule(rule)
+def validate_options(estimator: BaseEstimator) -> dict[str, Any]:
+    """Return the options that a prototype classifier is fitted with.
+
+    Args:
+        estimator: The classifier.
+
+    Raises:
+        ValueError: An option, or the temperature, is not valid.
+    """
+    check_rule(estimator.rule)
+    whitening, shrinkage = estimator.whitening, estimator.shrinkage
     if whitening not in ("none", "shrunk"):
         raise ValueError(f"whitening must be 'none' or 'shrunk', got {whitening!r}")
     check_shrinkage(shrinkage, names=("auto", "cv"))
     if whitening == "none" and shrinkage != "auto":
         raise ValueError(f"shrinkage={shrinkage!r} needs whitening='shrunk'")
-    check_temperature(temperature)
+    check_temperature(estimator.temperature)
+    return {"rule": estimator.rule, "whitening": whitening, "shrinkage": shrinkage}
+
+
+def can_add_samples(estimator: BaseEstimator) -> bool:
+    """Return True if samples can be added to a prototype classifier; raise AttributeError if not.
+
+    Args:
+        estimator: The classifier.
+    """
+    cross_validated = (estimator.whitening, estimator.shrinkage) == ("shrunk", "cv")
+    if cross_validated and not estimator.__sklearn_is_fitted__():
+        raise AttributeError("shrinkage='cv' needs all samples at once: call fit first")
+    return True
+
+
+def fitted_table(estimator: BaseEstimator, attribute: str) -> ClassTable:
+    """Return the table that an attribute of a prototype classifier is read from.
+
+    Args:
+        estimator: The classifier.
+        attribute: Name of the attribute.
+
+    Raises:
+        AttributeError: The classifier is not fitted.
+    """
+    if not estimator.__sklearn_is_fitted__():
+        raise AttributeError(f"{type(estimator).__name__} has no {attribute} before it is fitted")
+    table: ClassTable = estimator._table
+    return table
 
 
 def _validate_sample_weight(
@@ -151,20 +208,49 @@ def _validate_sample_weight(
 
 def check_same_kind(names: NDArray[Any], known: NDArray[Any]) -> None:
     """Raise ValueError if one array holds strings and the other numbers: they cannot be sorted."""
-    strings = [array.dtype.kind in "OUST" for array in (names, known)]
-    if len(names) and len(known) and strings[0] != strings[1]:
+    first = [value for array in (names, known) for value in array[:1].tolist()]
+    if len({isinstance(value, str | bytes) for value in first}) > 1:
         raise ValueError(
-            "class names must be all strings or all numbers, "
-            f"got {names.tolist()[0]!r} beside {known.tolist()[0]!r}"
+            f"class names must be all strings or all numbers, got {first[0]!r} beside {first[1]!r}"
         )
 
 
-def check_new_class(name: Hashable, classes: NDArray[Any]) -> None:
-    """Raise ValueError unless this is the name of a class that does not exist."""
+def validate_classes(
+    classes: ArrayLike | None, targets: NDArray[Any], known: NDArray[Any]
+) -> NDArray[Any]:
+    """Return class names to add, after a check that they and the targets go with the known ones.
+
+    Args:
+        classes: Names to add, or None.
+        targets: Class of each new sample.
+        known: Classes of the classifier, if there are any.
+
+    Raises:
+        ValueError: A name is not valid, or strings and numbers are mixed.
+    """
+    result = targets[:0] if classes is None else np.asarray(classes)
+    check_names(result, argument="classes")
+    check_same_kind(targets, known)
+    check_same_kind(result, known if len(known) else targets)
+    return result
+
+
+def label_new_class(name: Hashable, features: ArrayLike, classes: NDArray[Any]) -> NDArray[Any]:
+    """Return the name of a new class once for each row of its features.
+
+    Args:
+        name: Name of the class.
+        features: Features of its samples.
+        classes: Classes of the classifier.
+
+    Raises:
+        ValueError: The name is not hashable, or the class exists.
+    """
     if not isinstance(name, Hashable):
         raise ValueError(f"name must be one class name, got {type(name).__name__}")
     if name in classes.tolist():
         raise ValueError(f"there is already a class {name!r}; partial_fit adds samples to it")
+    return np.array([name] * _num_samples(features))
 
 
 def other_classes(name: Hashable, classes: NDArray[Any]) -> NDArray[np.bool_]:
@@ -195,6 +281,7 @@ def class_indices(
         ValueError: A label is not a class, or its class has no samples.
     """
     check_same_kind(labels, classes)
+    join_names(classes, labels)  # Sorted search compares in this common type.
     indices: NDArray[np.int64] = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
     unknown = classes[indices] != labels
     if bool(unknown.any()):

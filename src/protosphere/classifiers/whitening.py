@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int, Integer
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from protosphere.classifiers.checks import check_feature_dim
+from protosphere.classifiers.class_means import Features, Labels, Weights
 from protosphere.classifiers.class_scatter import ClassScatter, class_scatter
 
 Shrinkage = Literal["auto"] | float
@@ -161,11 +162,11 @@ class WhitenedClassMeans:
 
 
 def whitened_class_means(
-    features: Float[Tensor, "samples dim"],
-    labels: Integer[Tensor, "samples"],
+    features: Features,
+    labels: Labels,
     *,
     num_classes: int,
-    weights: Float[Tensor, "samples"] | None = None,
+    weights: Weights | None = None,
     shrinkage: Shrinkage = "auto",
 ) -> WhitenedClassMeans:
     """Fit a classifier by class means of whitened features, in closed form and one pass.
@@ -175,7 +176,8 @@ def whitened_class_means(
     cosine to its mean.
 
     Args:
-        features: Features of any floating dtype, on any device that supports float64.
+        features: Features of any floating dtype, on any device that supports float64, as a tensor
+            or a NumPy array.
         labels: Class index of each sample, from 0 to ``num_classes - 1``.
         num_classes: Number of classes.
         weights: Weight of each sample, not negative; 1 if not given.
@@ -186,6 +188,7 @@ def whitened_class_means(
         The classifier, with ``scores`` and ``predict``.
 
     Raises:
+        TypeError: An argument is neither a tensor nor an array.
         ValueError: The arguments do not match, or the shrinkage is not valid.
 
     >>> features = torch.tensor([[9.0, 1], [8, 3], [1, 7], [2, 9]])

@@ -46,7 +46,7 @@ def check_features(features: Any, *, dim: int | None = None) -> None:
     ...
     ValueError: features must have shape (samples, 2), got (4, 3)
     """
-    _check_array("features", features)
+    check_array("features", features)
     shape = tuple(features.shape)
     if not is_floating(features):
         raise ValueError(
@@ -73,7 +73,7 @@ def check_labels(labels: Any, num_samples: int) -> None:
     ...
     ValueError: labels must be integer class indices, got torch.float32
     """
-    _check_array("labels", labels)
+    check_array("labels", labels)
     if not is_integer(labels):
         raise ValueError(f"labels must be integer class indices, got {labels.dtype}")
     if tuple(labels.shape) != (num_samples,):
@@ -96,6 +96,7 @@ def check_at_least(name: str, value: Any, minimum: int) -> None:
         raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}")
 
 
-def _check_array(name: str, values: Any) -> None:
+def check_array(name: str, values: Any) -> None:
+    """Raise TypeError unless the values are a tensor or a NumPy array."""
     if not isinstance(values, Tensor | np.ndarray):
         raise TypeError(f"{name} must be a tensor or a NumPy array, got {type(values).__name__}")
