@@ -212,7 +212,9 @@ def test_arrays_are_accepted_as_by_measure(batch: tuple[torch.Tensor, torch.Tens
     weight, bias = torch.randn(CLASSES, DIM), torch.randn(CLASSES)
     read_only = weight.numpy().astype(">f8")
     read_only.flags.writeable = False
-    given = NeuralCollapse(DIM, CLASSES, read_only, bias=bias.numpy(), space="raw")
+    changed = bias.numpy().copy()
+    given = NeuralCollapse(DIM, CLASSES, read_only, bias=changed, space="raw")
+    changed[:] = 0  # The array was copied.
     called = NeuralCollapse(DIM, CLASSES, lambda: read_only, bias=bias.numpy, space="raw")
     later = NeuralCollapse(DIM, CLASSES, space="raw")
     expected = measure(*batch, weight, bias=bias, space="raw", metrics=STREAMING)

@@ -1,13 +1,10 @@
-"""Argument checks and conversions shared by the classifiers."""
+"""Argument checks shared by the heads."""
 
-import warnings
 from numbers import Real
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from protosphere.geometry.checks import check_array, check_at_least
+from protosphere.geometry.checks import check_at_least
 
 
 def check_head_size(dim: int, num_classes: int) -> None:
@@ -45,31 +42,6 @@ def check_learned_temperature(
                 f"temperature must be at least min_temperature ({min_temperature}), "
                 f"got {temperature}"
             )
-
-
-def as_tensor(name: str, values: Tensor | np.ndarray) -> Tensor:
-    """Return a tensor that shares the memory of an array where torch can; a tensor unchanged.
-
-    Args:
-        name: Name of the argument in error messages.
-        values: Tensor or NumPy array.
-
-    Raises:
-        TypeError: The values are neither a tensor nor an array.
-        ValueError: The values are not numbers.
-    """
-    check_array(name, values)
-    if isinstance(values, Tensor):
-        return values
-    if values.dtype.kind not in "biuf":
-        raise ValueError(f"{name} must hold real numbers, got {values.dtype}")
-    # torch has neither foreign byte orders nor floats of more than 64 bits.
-    dtype = values.dtype.newbyteorder("=") if values.itemsize <= 8 else np.dtype(np.float64)
-    values = values.astype(dtype, copy=False)
-    if any(stride < 0 or stride % values.itemsize for stride in values.strides):
-        values = values.copy()  # Nor does it have such strides.
-    with warnings.catch_warnings(action="ignore", category=UserWarning):
-        return torch.from_numpy(values)  # Warns about read-only memory, which is never written.
 
 
 def nonfinite_error(row: int) -> ValueError:

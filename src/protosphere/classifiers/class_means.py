@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from protosphere.classifiers.checks import as_tensor, nonfinite_error
-from protosphere.geometry.checks import check_features, check_labels
+from protosphere.classifiers.checks import nonfinite_error
+from protosphere.geometry.checks import as_tensor, check_features, check_labels
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

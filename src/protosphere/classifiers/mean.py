@@ -5,8 +5,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from protosphere.classifiers.checks import as_tensor, check_head_size, check_temperature
+from protosphere.classifiers.checks import check_head_size, check_temperature
 from protosphere.classifiers.scores import cosine_logits
+from protosphere.geometry.checks import as_tensor
 
 
 class MeanClassifier(nn.Module):

@@ -1,8 +1,9 @@
-"""Checks of features, labels and counts, shared by everything that takes them.
+"""Checks of features, labels and counts, and their conversion, shared by all that takes them.
 
 They read shapes and dtypes only, so they never synchronize with the device.
 """
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def check_features(features: Any, *, dim: int | None = None) -> None:
     ...
     ValueError: features must have shape (samples, 2), got (4, 3)
     """
-    check_array("features", features)
+    _check_array("features", features)
     shape = tuple(features.shape)
     if not is_floating(features):
         raise ValueError(
@@ -73,7 +74,7 @@ def check_labels(labels: Any, num_samples: int) -> None:
     ...
     ValueError: labels must be integer class indices, got torch.float32
     """
-    check_array("labels", labels)
+    _check_array("labels", labels)
     if not is_integer(labels):
         raise ValueError(f"labels must be integer class indices, got {labels.dtype}")
     if tuple(labels.shape) != (num_samples,):
@@ -96,7 +97,33 @@ def check_at_least(name: str, value: Any, minimum: int) -> None:
         raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}")
 
 
-def check_array(name: str, values: Any) -> None:
-    """Raise TypeError unless the values are a tensor or a NumPy array."""
+def _check_array(name: str, values: Any) -> None:
     if not isinstance(values, Tensor | np.ndarray):
         raise TypeError(f"{name} must be a tensor or a NumPy array, got {type(values).__name__}")
+
+
+def as_tensor(name: str, values: Tensor | np.ndarray) -> Tensor:
+    """Return a tensor that shares the memory of an array where torch can, or of a tensor.
+
+    It has no graph.
+
+    Args:
+        name: Name of the argument in error messages.
+        values: Tensor or NumPy array.
+
+    Raises:
+        TypeError: The values are neither a tensor nor an array.
+        ValueError: The values are not numbers.
+    """
+    _check_array(name, values)
+    if isinstance(values, Tensor):
+        return values.detach()
+    if values.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must hold real numbers, got {values.dtype}")
+    # torch has neither foreign byte orders nor floats of more than 64 bits.
+    dtype = values.dtype.newbyteorder("=") if values.itemsize <= 8 else np.dtype(np.float64)
+    values = values.astype(dtype, copy=False)
+    if any(stride < 0 or stride % values.itemsize for stride in values.strides):
+        values = values.copy()  # Nor does it have such strides.
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        return torch.from_numpy(values)  # Warns about read-only memory, which is never written.

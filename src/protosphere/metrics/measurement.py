@@ -9,7 +9,13 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from protosphere.geometry.checks import check_at_least, check_features, check_labels, is_floating
+from protosphere.geometry.checks import (
+    as_tensor,
+    check_at_least,
+    check_features,
+    check_labels,
+    is_floating,
+)
 from protosphere.geometry.class_statistics import ClassStatistics, Space
 from protosphere.metrics.catalog import select
 from protosphere.metrics.centered import list_indices
@@ -19,7 +25,6 @@ from protosphere.metrics.sample_source import (
     Progress,
     ProgressCounter,
     SampleSource,
-    as_tensor,
     numpy_view,
 )
 from protosphere.metrics.two_pass import first_pass, second_pass, with_second_pass
@@ -245,7 +250,7 @@ def _check_head(
         array = _as_array(name, values)
         if not is_floating(array):
             raise ValueError(f"{name} must be floating-point numbers, got {array.dtype}")
-        tensor = as_tensor(array)
+        tensor = as_tensor(name, array)
         if not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"{name} must be finite, got NaN or infinity")
         tensors.append(tensor)

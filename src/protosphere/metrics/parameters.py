@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from protosphere.geometry.checks import is_floating
+from protosphere.geometry.checks import as_tensor, is_floating
 from protosphere.geometry.class_statistics import Space
-from protosphere.metrics.sample_source import as_tensor
 
 
 @runtime_checkable
@@ -67,8 +66,8 @@ class Reference:
             )
         if not is_function:
             values = self.get()
-            if isinstance(source, np.ndarray):
-                self._source = values
+            if isinstance(source, np.ndarray) and values is not None:
+                self._source = values.clone()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Reference":
         other = copy.copy(self)
@@ -140,7 +139,7 @@ def to_parameters(name: str, values: Any, shape: tuple[int, ...]) -> Tensor | No
         raise ValueError(f"{name} must have shape {shape}, got {tuple(values.shape)}")
     if not is_floating(values):
         raise ValueError(f"{name} must be floating-point numbers, got {values.dtype}")
-    return as_tensor(values)
+    return as_tensor(name, values)
 
 
 def check_finite(name: str, values: Tensor | None) -> None:

@@ -108,15 +108,6 @@ class ProgressCounter:
             self._progress(self._done / self._total)
 
 
-def as_tensor(array: Tensor | np.ndarray) -> Tensor:
-    """Return a tensor without its graph, or a copy of an array as a tensor."""
-    if isinstance(array, Tensor):
-        return array.detach()
-    # A copy, because the array may be read-only or have a foreign byte order.
-    dtype = array.dtype.newbyteorder("=") if array.itemsize <= 8 else np.float64
-    return torch.from_numpy(np.array(array, dtype=dtype))
-
-
 def numpy_view(features: Tensor | np.ndarray) -> Tensor | np.ndarray:
     """Return a NumPy view of a CPU tensor if NumPy supports the dtype."""
     if isinstance(features, Tensor):

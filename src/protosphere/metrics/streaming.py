@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from protosphere.geometry.checks import check_at_least, check_features, check_labels
+from protosphere.geometry.checks import as_tensor, check_at_least, check_features, check_labels
 from protosphere.geometry.class_statistics import (
     ClassStatistics,
     Moments,
@@ -29,7 +29,6 @@ from protosphere.metrics.parameters import (
     is_foreign,
     to_parameters,
 )
-from protosphere.metrics.sample_source import as_tensor
 
 try:
     from torchmetrics import Metric
@@ -195,9 +194,9 @@ class NeuralCollapse(Metric):
         check_features(features, dim=self.dim)
         check_labels(labels, len(features))
         if isinstance(features, np.ndarray):
-            features = as_tensor(features).to(self.device)
+            features = as_tensor("features", features).to(self.device)
         if isinstance(labels, np.ndarray):
-            labels = as_tensor(labels).to(self.device)
+            labels = as_tensor("labels", labels).to(self.device)
         # Narrow integer types would overflow in the comparisons below.
         labels = labels.long()
         if labels.device.type == "cpu":
