@@ -355,7 +355,7 @@ def collect(runs: Path) -> None:
 
 
 def _read_rows(folder: Path, method: str) -> list[dict[str, Any]]:
-    """Return a row per epoch: what was measured, the training loss, and of its evaluation."""
+    """Return a row per epoch: measurements, training loss, validation accuracy and rank."""
     rows: dict[int, dict[str, Any]] = {}
     for entry in RunFolder(folder).records():
         row = rows.setdefault(entry["epoch"], {"method": method, "epoch": entry["epoch"]})

@@ -2,10 +2,10 @@
 
 A job that was interrupted continues where it stopped, also within its training. Jobs run in
 processes of their own, of which one trains at a time: several at once on one GPU are slower,
-3 × 26,000 images a second instead of 84,000. Of those that wait for their turn the most important
-one is next. Of the others one starts up and compiles meanwhile, and others benchmark what they have
-trained. Only one starts up at a time because of several that
-did with torch 2.11 one never finished its first epoch, twice; why is not known.
+3 × 26,000 images a second instead of 84,000. When it ends, the most important one of those that
+wait is next. Of the others one starts up and compiles meanwhile, and others benchmark what they
+have trained. Only one starts up at a time: of several that did with torch 2.11, one never finished
+its first epoch, twice, for a reason that is not known.
 """
 
 import argparse

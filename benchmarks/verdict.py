@@ -9,11 +9,12 @@ with the same settings, are not run again.
 
 DATA holds cifar100.npz with x_train, y_train, x_test and y_test. The group short has 100 epochs and
 five seeds for every loss, long has 200 epochs and three seeds for cross-entropy and the most
-accurate of the losses whose class means have an effective rank of at least 95, and unmixed is that
-loss without mixup as in the group short, compared with its runs of cross-entropy. Without mixup it
-was better on validation images (benchmarks/dynamics.py) than in its sweep. ``--collect`` copies
-the records, without weights, to results/verdict and compares them as ``protosphere compare`` does,
-and the accuracies of single classes.
+accurate of the losses whose class means have an effective rank of at least 95. The group unmixed
+trains that loss without mixup, for 100 epochs with five seeds, beside cross-entropy of the group
+short: one run without mixup (benchmarks/dynamics.py) was more accurate on the validation images
+than the best trial of its sweep, which has mixup. ``--collect`` copies the records, without
+weights, to results/verdict and compares them as ``protosphere compare`` does, and the accuracies of
+single classes.
 """
 
 import contextlib

@@ -46,7 +46,7 @@ class ClassTable:
             weights: Weight of each sample, or None.
 
         Raises:
-            ValueError: The samples are not valid, or see :func:`join_names`.
+            ValueError: The samples are not valid, or a class name would be rounded.
         """
         whitening: WhiteningName = "none" if self.scatter is None else "shrunk"
         others = fit_table(features, targets, weights, whitening=whitening)
@@ -59,7 +59,7 @@ class ClassTable:
         """Return the table with further classes, which have no samples.
 
         Raises:
-            ValueError: See :func:`join_names`.
+            ValueError: A class name would be rounded.
         """
         union = np.unique(join_names(self.names, names))
         positions = torch.from_numpy(np.searchsorted(union, self.names))

@@ -14,8 +14,7 @@ def softmax(scores: NDArray[Any], temperature: float) -> NDArray[Any]:
         scores: Scores s of shape (samples, classes); −∞ where a class cannot be predicted.
         temperature: Temperature τ.
     """
-    result = scores / temperature
-    result -= result.max(1, keepdims=True)
+    result = _shift(scores / temperature)
     np.exp(result, out=result)
     result /= result.sum(1, keepdims=True)
     return result
@@ -28,10 +27,15 @@ def log_softmax(scores: NDArray[Any], temperature: float) -> NDArray[Any]:
         scores: Scores s of shape (samples, classes); −∞ where a class cannot be predicted.
         temperature: Temperature τ.
     """
-    result = scores / temperature
-    result -= result.max(1, keepdims=True)
+    result = _shift(scores / temperature)
     result -= np.log(np.exp(result).sum(1, keepdims=True))
     return result
+
+
+def _shift(logits: NDArray[Any]) -> NDArray[Any]:
+    """Subtract the maximum of each row in place, so that no exponential overflows."""
+    logits -= logits.max(1, keepdims=True)
+    return logits
 
 
 def likeliest_temperature(scores: NDArray[Any], labels: NDArray[np.int64]) -> float:

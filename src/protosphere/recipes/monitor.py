@@ -91,7 +91,7 @@ def load_chosen_checkpoint(
         if best is None:
             raise
         raise RunFolderError(
-            f"the best checkpoint is not usable, the last one may be (--checkpoint last): {error}"
+            f"the best checkpoint cannot be loaded: {error}; --checkpoint last takes the last one"
         ) from None
     if checkpoint is None:
         raise RunFolderError(f"{folder.path} has no checkpoint")

@@ -120,6 +120,6 @@ def _check_loss(loss: Loss) -> None:
         name = getattr(loss, "__name__", type(loss).__name__)
         required = [one.name for one in signature.parameters.values() if one.default is one.empty]
         raise TypeError(
-            f"{expected}, got {name}({', '.join(required)}), which needs a function around it, "
-            "such as lambda features, head, labels: loss(head(features), labels) for logits"
+            f"{expected}, got {name}({', '.join(required)}); a loss of logits can be wrapped: "
+            "lambda features, head, labels: loss(head(features), labels)"
         ) from None
