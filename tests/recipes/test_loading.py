@@ -292,6 +292,16 @@ def test_folders_that_are_no_runs(tmp_path: Path, digits: Path) -> None:
 
 
 @pytest.mark.bad_input
+def test_a_run_whose_checkpoints_are_damaged_has_no_other_one(digits: Path, tmp_path: Path) -> None:
+    shutil.copytree(digits, tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").glob("*/*.safetensors"):
+        path.write_bytes(b"")
+    with pytest.raises(RunFolderError, match=r"^all checkpoints in .* are damaged") as error:
+        load_run(tmp_path / "run")
+    assert "--checkpoint last" not in str(error.value)
+
+
+@pytest.mark.bad_input
 def test_recipes_by_name_or_file(tmp_path: Path) -> None:
     recipe = catalog.get_recipe("digits-ce")
     (tmp_path / "own.yaml").write_text(recipe.to_yaml())
